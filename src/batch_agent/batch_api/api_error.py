@@ -4,7 +4,7 @@ from typing import Any
 
 
 class ApiError(Exception):
-    """A refused request: HTTP status, and the fields of OpenAI's error object."""
+    """A refused request, with the HTTP status and the fields of OpenAI's error object."""
 
     def __init__(
         self,

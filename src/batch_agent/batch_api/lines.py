@@ -1,4 +1,4 @@
-"""Lines of batch files: requests in, responses out, as OpenAI and `vllm run-batch` write them."""
+"""Lines of batch files, in the format of OpenAI and `vllm run-batch`: requests in, responses out."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,15 +9,15 @@ from ..core.fast_dataclass import dataclass
 from .resources import BatchProblem
 
 MAX_LINES = 50_000
-"""Requests in one batch."""
+"""Maximum number of requests in one batch."""
 MAX_BYTES = 200 * 2**20
-"""Bytes of one input file."""
+"""Maximum size of an input file in bytes."""
 _SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
 class InputLine:
-    """One request of a batch; `number` counts from 1."""
+    """One request of a batch. `number` starts at 1."""
 
     number: int
     custom_id: str
@@ -28,8 +28,8 @@ class InputLine:
 def check_lines(
     lines: Iterable[bytes], endpoint: str | None = None, max_lines: int | None = MAX_LINES
 ) -> Iterator[InputLine | BatchProblem]:
-    """Each request of a file, or what is wrong with its line. Empty lines are skipped. With `endpoint`, all lines must
-    be for it."""
+    """Each request of a file, or the problem of its line. Skips empty lines. With `endpoint`, all lines must be for
+    it."""
     seen: set[str] = set()
     for number, raw in enumerate(lines, start=1):
         if not raw.strip():

@@ -1,4 +1,4 @@
-"""Files, batches and their usage, as OpenAI's API shows them."""
+"""Files, batches and their usage, as shown by OpenAI's API."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
@@ -36,7 +36,7 @@ class BatchUsage:
 
 
 def batch_usage_from_json(value: Mapping[str, Any]) -> BatchUsage:
-    """The usage that `BatchUsage.as_json` shows."""
+    """The inverse of `BatchUsage.as_json`."""
     return BatchUsage(
         value["input_tokens"],
         value["input_tokens_details"]["cached_tokens"],
@@ -46,7 +46,7 @@ def batch_usage_from_json(value: Mapping[str, Any]) -> BatchUsage:
 
 
 def usage_of_line(output: bytes) -> BatchUsage:
-    """Usage of a line of an output file; zeros where the server did not report it."""
+    """Usage of a line in an output file; zeros if the server did not report it."""
     body = orjson.loads(output)["response"]["body"]
     usage = body.get("usage") if isinstance(body, dict) else None
     return BatchUsage(
@@ -66,7 +66,7 @@ def _count(value: Any, *names: str) -> int:
 Status = Literal["validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]
 ENDED: frozenset[Status] = frozenset(("completed", "failed", "expired", "cancelled"))
 WINDOW = "24h"
-"""The only completion window there is."""
+"""The only valid completion window."""
 WINDOW_SECONDS = 24 * 3600
 MAX_METADATA = 16
 _MAX_KEY, _MAX_VALUE = 64, 512
@@ -99,7 +99,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class BatchProblem:
-    """Why a batch failed; `line` counts from 1, None for the whole file."""
+    """A problem because of which a batch failed. `line` starts at 1; None means the whole file."""
 
     code: str
     message: str
@@ -119,7 +119,7 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch. `at` has the second of each status it has had, by OpenAI's name: `completed_at`, ..."""
+    """A batch. `at` has the time, in seconds, of each past status, by OpenAI's name: `completed_at`, ..."""
 
     id: str
     endpoint: str
@@ -133,7 +133,7 @@ class Batch:
     output_file_id: str | None = None
     error_file_id: str | None = None
     usage: BatchUsage | None = None
-    """Of a batch that has ended with responses."""
+    """Usage of an ended batch with responses."""
 
     @property
     def has_ended(self) -> bool:
@@ -144,7 +144,7 @@ class Batch:
         return self.created_at + WINDOW_SECONDS
 
     def moved(self, status: Status, now: float) -> Self:
-        """The batch in another status, since `now`; the same batch if it has that status already."""
+        """The batch in another status since `now`, or unchanged if it already has that status."""
         if status == self.status:
             return self
         return replace(self, status=status, at={**self.at, f"{status}_at": int(now)})
@@ -221,7 +221,7 @@ R = TypeVar("R", bound=Resource)
 
 
 def page_of(newest_first: Sequence[R], query: Mapping[str, str], default_limit: int = 20) -> dict[str, Any]:
-    """One page of a list, as `after` and `limit` select it. Raises ApiError."""
+    """One page of a list, selected by `after` and `limit`. Raises ApiError."""
     limit = query.get("limit", str(default_limit))
     largest = max(_MAX_PAGE, default_limit)
     if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit) <= largest:
@@ -266,7 +266,7 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 def batch_from_json(value: Mapping[str, Any]) -> Batch:
-    """The batch that `Batch.as_json` shows."""
+    """The inverse of `Batch.as_json`."""
     errors = (value["errors"] or {}).get("data", ())
     counts = value["request_counts"]
     return Batch(

@@ -1,5 +1,5 @@
-"""Durable files, batches and finished lines: contents in files, the rest in SQLite. What a method has
-returned is kept when the process is killed."""
+"""Durable files, batches and finished lines: contents are in files, the rest in SQLite. Once a method has returned, its
+data survives a kill of the process."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS lines (
 
 @dataclass(frozen=True, slots=True)
 class FinishedLine:
-    """A line of a batch that needs no further request; `output` is its line in the output or error file."""
+    """A line of a batch that needs no further request. `output`: its line in the output or error file."""
 
     number: int
     ok: bool
@@ -43,7 +43,7 @@ class FinishedLine:
 
 
 class BatchStore:
-    """Store of one server, in a directory that no other process uses. All batches are in memory too."""
+    """Store of one server, in a directory that no other process uses. All batches are also in memory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -51,11 +51,11 @@ class BatchStore:
         self._lock = DirectoryLock(directory)
         self._writer: WriterThread | None = None
         self.files: dict[str, StoredFile] = {}
-        """In the order of their creation, as are batches."""
+        """Files in order of creation, as are batches."""
         self.batches: dict[str, Batch] = {}
 
     def open(self) -> None:
-        """Blocks for a moment. Raises StoreError."""
+        """Opens the store. Blocks for a moment. Raises StoreError."""
         database = self._directory / "batches.sqlite"
         try:
             make_private_dir(self._contents)
@@ -79,7 +79,7 @@ class BatchStore:
         self._lock.release()
 
     def path(self, file_id: str) -> Path:
-        """Where the contents of a file are, or will be."""
+        """Path of the contents of a file, which may not exist yet."""
         return self._contents / file_id
 
     def file(self, file_id: str) -> StoredFile:
@@ -102,7 +102,7 @@ class BatchStore:
         return file
 
     async def delete_file(self, file_id: str) -> None:
-        """Raises ApiError, also for the input of a batch that has not ended."""
+        """Deletes a file. Raises ApiError, also for the input of a batch that has not ended."""
         self.file(file_id)
         for batch in self.batches.values():
             if batch.input_file_id == file_id and not batch.has_ended:
@@ -112,13 +112,13 @@ class BatchStore:
         self.path(file_id).unlink(missing_ok=True)
 
     async def put_batch(self, batch: Batch) -> Batch:
-        """Adds or replaces a batch, in memory at once, and returns when it is committed."""
+        """Adds or replaces a batch, in memory at once. Returns when it is committed."""
         self.batches[batch.id] = batch
         await self._write(lambda connection: _put_batch(connection, batch))
         return batch
 
     async def end_batch(self, batch: Batch, files: Sequence[StoredFile]) -> None:
-        """Replaces a batch that has ended, adds its files, and forgets its lines: all or nothing."""
+        """Replaces an ended batch, adds its files and forgets its lines, atomically."""
 
         def work(connection: Connection) -> None:
             for file in files:
@@ -131,26 +131,27 @@ class BatchStore:
         self.batches[batch.id] = batch
 
     async def record_line(self, batch_id: str, line: FinishedLine) -> None:
-        """Returns when the line is committed. A power failure may cost the last ones, which are then sent again."""
+        """Records a line. Returns when it is committed. A power failure may lose the last lines, which are then sent
+        again."""
         row = batch_id, line.number, line.ok, line.output
         query = "INSERT OR IGNORE INTO lines VALUES (?, ?, ?, ?)"
         await self._write(lambda connection: connection.execute(query, row), synced=False)
 
     async def finished(self, batch_id: str) -> dict[int, bool]:
-        """The numbers of the finished lines of a batch, and whether each succeeded."""
+        """The numbers of a batch's finished lines, and whether each succeeded."""
         query = "SELECT number, ok FROM lines WHERE batch = ?"
         found = await self._write(lambda connection: connection.execute(query, [batch_id]).fetchall(), synced=False)
         return {number: bool(ok) for number, ok in found}
 
     def read_finished(self, batch_id: str) -> Iterator[FinishedLine]:
-        """The finished lines of a batch in their order. Blocks: call it in a thread."""
+        """The finished lines of a batch in order. Blocks, so call it in a thread."""
         with closing(connect(self._directory / "batches.sqlite")) as connection:
             query = "SELECT number, ok, output FROM lines WHERE batch = ? ORDER BY number"
             for number, ok, output in connection.execute(query, [batch_id]):
                 yield FinishedLine(number, bool(ok), output)
 
     async def _write(self, work: Work, *, synced: bool = True) -> Any:
-        """Commits `work`. `synced`: the commit survives a power failure too."""
+        """Commits `work`. `synced`: whether the commit also survives a power failure."""
         assert self._writer is not None
         done = asyncio.get_running_loop().create_future()
         self._writer.wait_for(work, [done], synced=_ignore if synced else None)
@@ -168,7 +169,7 @@ class BatchStore:
             ) from error
 
     def _remove_orphans(self) -> None:
-        """Removes contents of uploads and outputs that a killed process did not record."""
+        """Removes the contents of uploads and outputs that a killed process did not record."""
         for path in self._contents.iterdir():
             if path.name not in self.files:
                 path.unlink()

@@ -1,5 +1,5 @@
-"""Worker of the batch server: validates batches, answers their lines, and writes their files. A batch that was
-interrupted continues with the lines that have no response yet."""
+"""Worker of the batch server: validates batches, answers their lines, and writes their files. An interrupted batch
+continues with the lines that have no response yet."""
 
 import asyncio
 import time
@@ -35,14 +35,14 @@ from .batch_store import BatchStore, FinishedLine, new_id
 from .line_service import LineResponse, LineService
 
 _MAX_PROBLEMS = 50
-"""Problems of an input file that a failed batch shows."""
+"""Maximum number of an input file's problems that a failed batch shows."""
 _OUTAGE = Backoff(5.0, 60.0)
-"""Seconds between attempts to use a backend that is unavailable."""
+"""Seconds between attempts to use an unavailable backend."""
 End = Literal["completed", "expired", "cancelled"]
 
 
 class BatchWorker:
-    """Processes batches concurrently; they share the slots of the service evenly."""
+    """Processes batches concurrently. They share the slots of the service evenly."""
 
     def __init__(
         self, store: BatchStore, service: LineService, notify: Callable[[str], None], *, max_lines: int
@@ -53,7 +53,7 @@ class BatchWorker:
         self._max_lines = max_lines
         self._group: asyncio.TaskGroup | None = None
         self._scopes: dict[str, asyncio.Timeout] = {}
-        """Of batches whose lines are being answered: rescheduling one ends that."""
+        """Scopes of batches whose lines are being answered. Rescheduling a scope stops that."""
         self._stop = asyncio.Event()
 
     @property
@@ -61,8 +61,8 @@ class BatchWorker:
         return self._stop.is_set()
 
     async def run(self, stop: asyncio.Event, grace: float) -> None:
-        """Processes batches until `stop` is set; then begins no line, and waits `grace` seconds for those in flight.
-        Raises StoreError."""
+        """Processes batches until `stop` is set. It then begins no further line, and waits `grace` seconds for lines in
+        flight. Raises StoreError."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -77,7 +77,7 @@ class BatchWorker:
             raise unwrap_group(failures) from None
 
     def _end_scope(self, batch_id: str, seconds: float) -> None:
-        """Stops answering the lines of a batch after so many seconds, if it does not end before."""
+        """Stops answering the lines of a batch after this many seconds, unless it ends sooner."""
         scope = self._scopes.get(batch_id)
         if scope is None or scope.expired():
             return
@@ -130,7 +130,7 @@ class BatchWorker:
         return await self._store.put_batch(started)
 
     def _check(self, batch: Batch) -> tuple[int, tuple[BatchProblem, ...]]:
-        """The number of requests, and what is wrong with them. Blocks."""
+        """The number of requests, and their problems. Blocks."""
         total = 0
         problems: list[BatchProblem] = []
         try:
@@ -144,7 +144,7 @@ class BatchWorker:
         return total, tuple(islice(problems, _MAX_PROBLEMS))
 
     async def _answer(self, batch: Batch) -> None:
-        """Answers lines until all are, the batch expires or is cancelled, or the server stops."""
+        """Answers lines until all are answered, the batch expires or is cancelled, or the server stops."""
         failures = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, batch.expires_at - time.time())) as scope:
@@ -203,8 +203,8 @@ class BatchWorker:
         await self._store.end_batch(ended, files)
 
     def _write_files(self, batch: Batch, end: End) -> tuple[list[StoredFile], BatchUsage]:
-        """Writes the output and the error file, the latter with the lines that were not executed, and sums the usage
-        of the former. Blocks. Repeating it replaces the files."""
+        """Writes the output file, and the error file with the lines that were not executed, and sums the usage in the
+        output. Blocks. A repetition replaces the files."""
         missing_line = cancelled_line if end == "cancelled" else expired_line
         files, usage = list[StoredFile](), BatchUsage()
         for kind in ("output", "error"):
@@ -233,7 +233,7 @@ class BatchWorker:
 
 
 class _OpenLines:
-    """The requests of a validated file, one after the other."""
+    """Iterator over the requests of a validated file."""
 
     def __init__(self, store: BatchStore, batch: Batch) -> None:
         self._path = store.path(batch.input_file_id)

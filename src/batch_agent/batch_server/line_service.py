@@ -42,7 +42,7 @@ _CHAT = "/v1/chat/completions"
 
 
 class LineCodec(Protocol):
-    """Codec for one kind of backend."""
+    """Codec for a kind of backend."""
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class LineCodec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PassThroughCodec:
-    """For OpenAI-compatible servers: bodies and responses stay as they are."""
+    """For OpenAI-compatible servers: leaves bodies and responses unchanged."""
 
     model: str
     endpoints: tuple[str, ...] = ENDPOINTS
@@ -74,8 +74,8 @@ class PassThroughCodec:
 
 
 class ChatCodec:
-    """For other backends: a chat request is translated, as those of programs are. Fields that BatchAgent does not know
-    are not sent."""
+    """For other backends: translates a chat request in the same way as those of programs. Fields that BatchAgent does
+    not know are not sent."""
 
     endpoints = (_CHAT,)
 
@@ -103,13 +103,13 @@ class ChatCodec:
 
 
 _OUTAGE_SECONDS_PER_RETRY = 5.0
-"""Seconds that an unavailable backend is waited for, per retry, before lines are no longer sent."""
+"""Seconds to wait for an unavailable backend, per retry, before no further lines are sent."""
 _OPENAI = OpenAIProtocol()
 
 
 @dataclass(frozen=True, slots=True)
 class LineResponse:
-    """Response to one line: `body` is JSON, the error if `status` is not 200."""
+    """Response to a line. `body` is JSON: the error if `status` is not 200."""
 
     status: int
     body: bytes
@@ -126,8 +126,8 @@ Deliver = Callable[[InputLine, LineResponse], Awaitable[None]]
 async def open_line_service(
     spec: BatchSpec, tools: Sequence[Tool], notify: Callable[[str], None]
 ) -> AsyncIterator["LineService"]:
-    """`spec`: its backend, model, limits, retries and timeouts apply; task and inputs do not. Raises SpecError and
-    BackendError."""
+    """Opens a line service. `spec`: only its backend, model, limits, retries and timeouts apply, not task and inputs.
+    Raises SpecError and BackendError."""
     check_server_tools(tools)
     assert isinstance(spec.backend, NAMED)
     async with AsyncExitStack() as stack:
@@ -151,7 +151,7 @@ async def open_line_service(
 
 
 class LineService:
-    """Answers lines. Callers share its slots evenly: each waits for one slot at a time."""
+    """Answers lines. Callers share its slots evenly, because each waits for one slot at a time."""
 
     def __init__(self, runner: BackendTurnRunner, codec: LineCodec, tools: ServerTools) -> None:
         self._runner = runner
@@ -169,9 +169,9 @@ class LineService:
     async def answer(
         self, prefix: str, lines: Iterable[InputLine], deliver: Deliver, stopped: Callable[[], bool] = lambda: False
     ) -> None:
-        """Answers lines in their order, as slots become free, and calls `deliver` with each response. `prefix`: of the
-        keys of these lines, unique. No line is begun once `stopped` returns True. Raises RunStopped if the backend
-        cannot be used; lines in flight are cancelled then."""
+        """Answers lines in order, as slots become free, and calls `deliver` with each response. `prefix`: unique prefix
+        of the keys of these lines. Once `stopped` returns True, no further line is begun. Raises RunStopped if the
+        backend cannot be used; lines in flight are then cancelled."""
         admission = self._runner.admission
         try:
             async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""Requests that are sent to an OpenAI-compatible server as they are, and responses that are returned as they are."""
+"""Requests that are sent to an OpenAI-compatible server unchanged, and responses that are returned unchanged."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -27,7 +27,7 @@ _NO_PROMPT = Prompt("")
 
 
 def pass_through_request(url: str, body: Mapping[str, Any], model: str, key: str, turn: int = 0) -> Request:
-    """The request for a line. Its only message is the body, which is what the ledger and the pace count."""
+    """The request for a line. Its only message is the body, by which the ledger and the pace count it."""
     max_tokens = body.get("max_completion_tokens") or body.get("max_tokens")
     sampling = Sampling(
         max_tokens=max_tokens if isinstance(max_tokens, int) else None, extra={_PATH: url.removeprefix(_ROOT)}
@@ -62,8 +62,8 @@ class PassThrough:
 async def open_line_backend(
     url: NamedBackends, model: str | None, notify: Callable[[str], None]
 ) -> tuple["LineBackend", bool]:
-    """The backend of a URL, or of several that serve the same model, and whether it takes requests as they are. Raises
-    SpecError and BackendError."""
+    """Opens the backend of a URL, or of several URLs that serve the same model. Also returns whether it takes requests
+    unchanged. Raises SpecError and BackendError."""
 
     async def open_one(endpoint: NamedBackend) -> Backend:
         backend = await connect(endpoint, model, uses_tools=False, notify=notify)
@@ -92,8 +92,8 @@ def _is_pass_through(backend: Backend | None) -> bool:
 
 
 class LineBackend:
-    """Backend for requests that others wrote: a route or model that the server does not have is the fault of the
-    request, and says nothing about the server."""
+    """Backend for requests written by others. A route or model that the server does not have is a fault of the request,
+    and says nothing about the server."""
 
     def __init__(self, server: Backend) -> None:
         self.server = server

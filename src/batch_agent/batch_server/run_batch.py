@@ -1,4 +1,4 @@
-"""A batch file answered without a server: requests in, responses out, in the format of OpenAI and `vllm run-batch`."""
+"""Answers a batch file without a server: requests in, responses out, in the format of OpenAI and `vllm run-batch`."""
 
 import sys
 import tempfile
@@ -27,20 +27,20 @@ _PROGRESS_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RunBatchResult:
-    """Lines of the output: those that succeeded now or in an earlier run, and those that failed."""
+    """Counts of the output's lines: those that succeeded now or in an earlier run, and those that failed."""
 
     completed: int
     failed: int
     resumed: int
-    """Of those completed, the ones of earlier runs."""
+    """Number of completed lines that come from earlier runs."""
 
 
 async def run_batch(
     source: str, out: Path, spec: BatchSpec, tools: Sequence[Tool], notify: Callable[[str], None]
 ) -> RunBatchResult:
     """Answers each line of `source`, a file or `-` for standard input, and appends each response to `out` at once.
-    Lines that have a response with status 200 in `out` are not sent again. `spec`: its backend, model, limits, retries
-    and timeouts apply. Raises SpecError, BackendError and RunStopped; what was answered is in `out`."""
+    Lines with a response of status 200 in `out` are not sent again. `spec`: only its backend, model, limits, retries
+    and timeouts apply. Raises SpecError, BackendError and RunStopped; responses so far are in `out`."""
     with _opened(source) as file:
         numbers = _checked(file, source)
         kept = _kept(out, numbers)
@@ -68,7 +68,7 @@ async def run_batch(
 
 @contextmanager
 def _opened(source: str) -> Iterator[BinaryIO]:
-    """The file, which is read more than once: what is piped in is stored first."""
+    """The file, which is read more than once, so piped input is stored first."""
     try:
         if source != STDIN:
             with Path(source).open("rb") as file:
@@ -115,8 +115,8 @@ def _lines(file: BinaryIO) -> Iterator[InputLine]:
 
 
 def _kept(out: Path, numbers: dict[str, int]) -> dict[str, bytes]:
-    """Lines of an earlier output that are not sent again, by custom id. A last line that a killed process did not
-    complete is dropped. Raises SpecError for a file that is not the output of this input."""
+    """Lines of an earlier output that need not be sent again, by custom id. Drops a last line that a killed process
+    left incomplete. Raises SpecError if the file is not the output of this input."""
     kept: dict[str, bytes] = {}
     try:
         with out.open("rb") as file:

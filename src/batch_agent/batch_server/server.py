@@ -32,16 +32,16 @@ class BatchServerConfig:
     """Options of a batch server."""
 
     directory: Path
-    """Where files and batches are kept."""
+    """Directory for files and batches."""
     host: str = "127.0.0.1"
     port: int = 8700
-    """0: any free port."""
+    """0 picks a free port."""
     api_key: str | None = None
-    """Required of clients, if given."""
+    """If given, clients must send it."""
     max_lines: int = MAX_LINES
     max_file_bytes: int = MAX_BYTES
     grace: float = 10.0
-    """Seconds that a stop waits for lines in flight."""
+    """Seconds for which a stop waits for lines in flight."""
 
     def __post_init__(self) -> None:
         if self.api_key is None and not is_loopback(self.host):
@@ -58,7 +58,7 @@ async def serve_batches(
     announce: Callable[[int], None],
     stop: asyncio.Event,
 ) -> None:
-    """Serves until `stop` is set, then finishes lines in flight. `announce` is called with the port. `spec`: its
+    """Serves until `stop` is set, then finishes lines in flight. `announce`: called with the port. `spec`: only its
     backend, model, limits, retries and timeouts apply. Raises SpecError, BackendError, StoreError, and OSError if it
     cannot listen."""
     async with AsyncExitStack() as stack:
@@ -86,7 +86,7 @@ _ROUTES = "/v1/files, /v1/batches, /v1/models and /health"
 
 @dataclass(frozen=True, slots=True)
 class BatchRoutesConfig:
-    """Who may use the server, and how much."""
+    """Access control and limits of the server."""
 
     host: str
     api_key: str | None = None
@@ -94,7 +94,7 @@ class BatchRoutesConfig:
 
 
 class BatchHandlers:
-    """One method per route. All raise ApiError."""
+    """HTTP handlers, one method per route. All of them raise ApiError."""
 
     def __init__(self, store: BatchStore, worker: BatchWorker, service: LineService, config: BatchRoutesConfig) -> None:
         self._store = store
@@ -147,7 +147,7 @@ class BatchHandlers:
         return _json({"id": file_id, "object": "file", "deleted": True})
 
     async def create_batch(self, request: web.Request) -> web.StreamResponse:
-        if request.content_type != "application/json":  # a page of another site can post anything else
+        if request.content_type != "application/json":  # a page of another site can post any other type
             raise ApiError("A batch is created with a body of type application/json.")
         wanted = read_batch_request(_object(await request.read()), self._service.endpoints)
         return _json((await self._worker.create(wanted)).as_json())
@@ -170,7 +170,7 @@ class BatchHandlers:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Checks who asks, and answers errors in OpenAI's format."""
+        """Checks the client, and answers errors in OpenAI's format."""
         try:
             self._authenticate(request)
             return await handler(request)

@@ -1,4 +1,4 @@
-"""Tools that run on the server of a batch: a line that names them gets the answer of an agent that may call them."""
+"""Tools that run on the batch server. A line that names them is answered by an agent that may call them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +15,8 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 def check_server_tools(tools: Sequence[Tool]) -> None:
-    """Raises SpecError for a tool that writes, as a line that was interrupted is answered again from its beginning,
-    and for one that needs the context of a run."""
+    """Raises SpecError for a tool that writes, because an interrupted line is answered again from its beginning, and
+    for one that needs the context of a run."""
     for tool in tools:
         if tool.context_arg is not None:
             raise SpecError(f"Tool {tool.name!r} takes a ToolContext, and the lines of a batch have none.")
@@ -29,7 +29,7 @@ def check_server_tools(tools: Sequence[Tool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ServerTools:
-    """Tools that lines may name. A line names one as OpenAI's API does, by a function of the same name; its description
+    """Tools that lines may name. As in OpenAI's API, a line names one by a function with the same name. Its description
     and parameters are replaced by those of the server's tool."""
 
     executor: ToolExecutor
@@ -44,7 +44,8 @@ class ServerTools:
         return {**body, "tools": [own.get(self._own(tool) or "", tool) for tool in offered]}
 
     def calls_in(self, response: bytes) -> tuple[ToolCall, ...]:
-        """The calls of a response, if all of them are of the server's tools; otherwise the client answers them."""
+        """The calls of a response, if all of them are of the server's tools; empty otherwise, in which case the client
+        answers them."""
         calls = _message(orjson.loads(response)).get("tool_calls")
         if not isinstance(calls, list) or not calls:
             return ()
@@ -58,7 +59,7 @@ class ServerTools:
     def next_body(
         self, body: Mapping[str, Any], response: bytes, results: Sequence[ToolResult], turns_left: int
     ) -> dict[str, Any]:
-        """The request of the next turn. A choice that forces a call is for the first turn only, and in the last turn
+        """The request of the next turn. A choice that forces a call applies only to the first turn. In the last turn,
         no tool may be called."""
         answers = [{"role": "tool", "tool_call_id": each.call.id, "content": each.content} for each in results]
         said = {name: value for name, value in _message(orjson.loads(response)).items() if value is not None}
@@ -67,7 +68,7 @@ class ServerTools:
         return following if turns_left > 1 else {**following, "tool_choice": "none"}
 
     def _own(self, tool: Any) -> str | None:
-        """The name of an offered tool, if it is one of the server's."""
+        """The name of an offered tool if it is one of the server's, else None."""
         match tool:
             case {"function": {"name": str(name)}} if name in self.executor.names:
                 return name
@@ -75,7 +76,7 @@ class ServerTools:
 
 
 def with_total_usage(responses: Sequence[bytes]) -> bytes:
-    """The last response, with the usage of all."""
+    """The last response, with the total usage."""
     if len(responses) == 1:
         return responses[0]
     bodies = [orjson.loads(response) for response in responses]

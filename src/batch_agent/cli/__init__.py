@@ -1,4 +1,4 @@
-"""The command line. `commands.py` lists what it can do; each command is a file of its name."""
+"""The command line. `command_table.py` lists the commands; each command is a module in `commands/`."""
 
 from .app import main
 

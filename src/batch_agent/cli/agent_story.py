@@ -1,4 +1,4 @@
-"""Story of one input of a checkpoint: what its agent did, or why there is none."""
+"""Story of one input in a checkpoint: what its agent did, or why it has none."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ _MAX_LENGTH = 200
 
 
 def story_lines(folder: Path, config: AgentConfig, stored: StoredInput, *, full: bool = False) -> Iterator[Text]:
-    """The story of an input's agent; if that was not started, the reason. `full`: as for `agent_trace_lines`."""
+    """The story of an input's agent, or the reason why it was not started. `full`: as for `agent_trace_lines`."""
     if stored.facts:
         is_running = failure_of(stored.facts) is None and is_held(folder) is not False
         yield from agent_trace_lines(config, stored.key, stored.facts, full=full, is_running=is_running)

@@ -24,7 +24,7 @@ def _version() -> str:
 
 
 def _format_default(default: Any) -> str | None:
-    """A default as the help shows it. Flags are off by default, which is not shown."""
+    """Formats a default for the help. Flags are off by default, which is not shown."""
     if default is None or default is False:
         return None
     return f"{default:g}" if isinstance(default, float) else str(default)
@@ -80,7 +80,7 @@ app.command(
 )
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors of a file that cannot grow. The files of a run have errors of their own: these are of standard output."""
+"""Errors of a file that cannot grow. They concern standard output here: the files of a run have errors of their own."""
 
 
 def main() -> None:
@@ -105,23 +105,23 @@ def main() -> None:
 
 
 def _discard_stdout() -> None:
-    """Sends what is still buffered to the null device: flushing it at exit would fail again."""
+    """Sends buffered output to the null device, because flushing it at exit would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_standard_streams() -> None:
-    """Connects standard streams that the caller has closed (`>&-`) to the null device. Otherwise the first sockets get
-    their numbers: what is printed would be sent to the server, and uvloop aborts when it closes one."""
+    """Connects standard streams that the caller has closed (`>&-`) to the null device. Otherwise the first sockets
+    would get their numbers: printed text would be sent to the server, and uvloop aborts when it closes one of them."""
     for number, name, mode in (0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"):
         try:
             os.fstat(number)
         except OSError:
-            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that of the stream
             setattr(sys, name, open(null, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _parse() -> Callable[[], Any]:
-    """The command of this process, with its arguments bound. Raises SpecError for a usage error."""
+    """Parses the command of this process and binds its arguments. Raises SpecError for a usage error."""
     check_values(sys.argv[1:])
     try:
         command, bound, _ = app.parse_args(_with_inputs_option(sys.argv[1:]), print_error=False, exit_on_error=False)
@@ -135,7 +135,7 @@ def _parse() -> Callable[[], Any]:
 
 
 def _with_inputs_option(words: list[str]) -> list[str]:
-    """`run texts.jsonl ...` and `run - ...` as `run --inputs texts.jsonl ...`."""
+    """Rewrites `run texts.jsonl ...` and `run - ...` as `run --inputs texts.jsonl ...`."""
     match words:
         case [("run" | "plan" | "lint" | "preview") as command, source, *others] if (
             source == "-" or not source.startswith("-")
@@ -145,7 +145,7 @@ def _with_inputs_option(words: list[str]) -> list[str]:
 
 
 def _as_typed(message: str) -> str:
-    """The message with flags where the library names options; for commands that have these options."""
+    """The message with flags in place of the library's option names, for commands that have these options."""
     if sys.argv[1:2] not in (["run"], ["plan"], ["lint"], ["preview"], ["resume"], ["worker"], ["template"]):
         return message
     from .options.cluster import ClusterOptions

@@ -1,4 +1,4 @@
-"""Checkpoint directories as commands read and delete them. A run with stages has one subdirectory per stage."""
+"""Reading and deleting checkpoint directories. A run with stages has one subdirectory per stage."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -38,7 +38,7 @@ def open_checkpoint(
 
 
 def _max_retries(folder: Path) -> int | None:
-    """The value in the saved command. The command of a stage is saved with its run."""
+    """The value in the saved command. For a stage, the command is saved with its run."""
     for directory in (folder, folder.absolute().parent):
         with suppress(StoreError):  # the run was started from Python
             retries: int = read_command(directory)[1]["max_retries"]
@@ -65,8 +65,7 @@ _RUN_FILES = (
 
 
 def checkpoint_of(out: Path | str) -> Path | str:
-    """Default checkpoint directory of a run that writes its results to `out`; in the same object store, if that is in
-    one."""
+    """Default checkpoint directory of a run that writes its results to `out`. It is in an object store if `out` is."""
     if isinstance(out, str):
         name = out.removesuffix("/") if out.endswith("/") else out.rpartition("/*.")[0] or out
         return f"{name}.checkpoint/"
@@ -74,19 +73,20 @@ def checkpoint_of(out: Path | str) -> Path | str:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoint of a run and those of its stages; `[folder]` if there are none, for the reader to report."""
+    """The checkpoint of a run and those of its stages. If there are none, `[folder]`, which the reader reports as
+    missing."""
     own = [folder] if (folder / FACTS).exists() else []
     return [*own, *sorted(facts.parent for facts in folder.glob(f"*/{FACTS}"))] or [folder]
 
 
 def model_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of the models, of a run with `--models`."""
+    """The checkpoints of the models in a run with `--models`."""
     return [each for each in checkpoints_in(folder) if each.name.startswith(MODEL_PREFIX)]
 
 
 def check_is_one(folder: Path, what: str, name: str) -> None:
-    """Raises StoreError for a run with stages, of which a command can only `what` one at a time. `name`: the directory
-    as the user gave it."""
+    """Raises StoreError for a run with stages, because a command can only `what` one stage at a time. `name`: the
+    directory as the user gave it."""
     checkpoints = checkpoints_in(folder)
     if folder not in checkpoints:
         stages = " or ".join(f"{name.rstrip('/')}/{each.name}" for each in checkpoints)
@@ -99,8 +99,8 @@ def report_lines(folder: Path, name: str) -> list[str]:
 
 
 def delete_checkpoint(folder: Path) -> None:
-    """Removes the files of a run and those that its tools made, and nothing else: the directory may contain other
-    files. Raises StoreError if the run is active."""
+    """Deletes the files of a run and of its tools, and nothing else: the directory may contain other files. Raises
+    StoreError if the run is active."""
     if is_held(folder):
         raise StoreError(f"Another run is using the checkpoint {str(folder)!r}. Wait until it ends.")
     stages = [each for prefix in (MODEL_PREFIX, JUDGE_PREFIX, FALLBACK_PREFIX) for each in _nested(folder, prefix)]
@@ -118,15 +118,15 @@ def delete_checkpoint(folder: Path) -> None:
 
 
 def _nested(folder: Path, prefix: str) -> Iterator[Path]:
-    """Directories of models or judges, and those of the judges of models, which come first."""
+    """Directories of models and judges. The judges of a model come before the model."""
     for found in folder.glob(f"{prefix}*/"):
         yield from _nested(found, JUDGE_PREFIX)
         yield found
 
 
 def _delete_artifacts(folder: Path) -> None:
-    """Agents of the next run may have the same keys: their results would list the files of this one. Raises
-    StoreError."""
+    """Deletes the files made by tools. Agents of the next run may have the same keys, and their results would list
+    these files. Raises StoreError."""
     try:
         rmtree(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -136,8 +136,8 @@ def _delete_artifacts(folder: Path) -> None:
 
 
 def check_kind(folder: Path, *, is_reduced: bool) -> None:
-    """Raises PlanMismatch if the checkpoint was made without a reduce and this run has one, or the other way round: all
-    requests would be sent, and paid for, again."""
+    """Raises PlanMismatch if the checkpoint was made without a reduce and this run has one, or vice versa: all requests
+    would be sent, and paid for, again."""
     own, other = (folder / MAP, folder) if is_reduced else (folder, folder / MAP)
     if _has_agents(other) and not _has_agents(own):
         was, now = ("without", "with") if is_reduced else ("with", "without")

@@ -1,4 +1,4 @@
-"""Table of commands, in the order of the help. A command's module is imported when the command is called."""
+"""Table of commands, in the order of the help. A command's module is imported only when the command is called."""
 
 from cyclopts import Group
 
@@ -12,12 +12,12 @@ class Command:
 
     name: str
     target: str
-    """Its function, as module:function."""
+    """The function, as module:function."""
     help: str
-    """One line for the list of commands, then the rest of its own help."""
+    """One line for the list of commands, then the rest of the command's help."""
     examples: tuple[str, ...] = ()
     group: Group = OPTIONS
-    """Help group of options that have no group of their own."""
+    """Help group of the options that have no group of their own."""
 
 
 COMMANDS = (
@@ -171,7 +171,7 @@ COMMANDS = (
         "batch_agent.cli.commands.serve_batches:serve_batch_api",
         "Serve OpenAI's batch API over any backend.\n\n"
         "OpenAI's client works with it unchanged: /v1/files and /v1/batches. Files, batches and responses are kept "
-        "in a directory; after a crash, the server continues where it was.",
+        "in a directory; after a crash, the server continues where it stopped.",
         ("batch-agent serve-batches --backend vllm://127.0.0.1:8000 --folder batches",),
     ),
     Command(

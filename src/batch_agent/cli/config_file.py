@@ -1,4 +1,4 @@
-"""Config file: the options of `batch-agent run`, `plan`, `preview` and `lint`, in TOML or YAML."""
+"""Config file with the options of `batch-agent run`, `plan`, `preview` and `lint`, in TOML or YAML."""
 
 import sys
 import tomllib
@@ -47,7 +47,7 @@ def fill(root: App, commands: tuple[str, ...], arguments: ArgumentCollection) ->
         file, options, ours if {key.replace("_", "-") for key in options} <= set(ours) else _all_arguments(root)
     )
     ready = {key: value for key, value in checked.items() if key in ours}
-    # Below the command: cyclopts ignores top-level keys that are names of commands, such as score.
+    # Nested below the command, because cyclopts ignores top-level keys that are names of commands, such as score.
     Dict({commands[0]: {**ready, "config": str(file)}}, source=str(file))(root[commands[0]], commands, arguments)
 
 
@@ -92,8 +92,8 @@ def _yaml(file: Path, text: str) -> Any:
 
 
 def backend_of(name: str, config: Path | None = None) -> NamedBackend:
-    """The backend that a command names: a URL, or [backends.NAME] of a config file, which is that of the current
-    directory unless `config` names one. Raises SpecError."""
+    """The backend that a command names: a URL, or [backends.NAME] of a config file. That file is `config`, or else the
+    one in the current directory. Raises SpecError."""
     if is_backend_url(name):
         return name
     file = config or _in_directory()
@@ -115,7 +115,7 @@ def _given(config: Argument) -> Path | None:
 
 
 def _discovered(task: Argument) -> Path | None:
-    """The config file of the current directory; None if the command line has a task."""
+    """The config file in the current directory; None if the command line has a task."""
     return None if task.tokens else _in_directory()
 
 
@@ -155,7 +155,7 @@ def _unknown(file: Path, key: str, value: Any, every: Iterable[str]) -> str:
 
 
 def _value(file: Path, key: str, value: Any, argument: Argument) -> Any:
-    """The value as the option takes it. Paths are relative to the directory of the file."""
+    """Converts a value for its option. Paths are relative to the directory of the file."""
     if value is None:
         return None
     if _key(argument) in _TABLES and isinstance(value, dict):
@@ -176,11 +176,12 @@ def _value(file: Path, key: str, value: Any, argument: Argument) -> Any:
 
 
 def _is_option(argument: Argument) -> bool:
-    """--run of a command that reads an earlier run is only for the command line: `run_id` is the run that begins."""
+    """Whether the config file can set this argument. The --run of a command that reads an earlier run exists only on
+    the command line: in the file, `run_id` names the run to start."""
     return argument.show and (argument.name != "--run" or "--run-id" in argument.names)
 
 
 def _key(argument: Argument) -> str:
-    """Keys are the names of the Python API: `run_id` is --run."""
+    """The key of an option, which is its name in the Python API: `run_id` for --run."""
     name = argument.name.lstrip("-")
     return "run-id" if name == "run" else name

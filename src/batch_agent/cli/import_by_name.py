@@ -1,4 +1,4 @@
-"""Schemas, tools and runtimes by the names given on the command line."""
+"""Import of schemas, tools and runtimes by the names given on the command line."""
 
 import importlib
 import sys
@@ -16,10 +16,10 @@ from ..tools import Tool, as_tool, grep_tool, list_files_tool, read_file_tool
 
 FILE_TOOLS = ("read_file", "list_files", "grep")
 TOOLS = (*FILE_TOOLS, "http_get", "web_search")
-"""Names of the built-in tools. Those in FILE_TOOLS read the files of one directory."""
+"""Names of the built-in tools. The tools in FILE_TOOLS read the files of one directory."""
 OPENCODE, CODEX = "opencode", "codex"
 PROGRAMS = (OPENCODE, CODEX)
-"""Runtimes of ours, by name."""
+"""Names of the built-in runtimes."""
 
 
 def load_schema(name: str, option: str = "--schema") -> Any:
@@ -39,9 +39,8 @@ def load_tools(
 ) -> list[Tool]:
     """Built-in tools by name, and user tools as module:function. Raises SpecError.
 
-    `root`: the directory that file tools may read. `encoding`: of its files that are not UTF-8. `check`: called with
-    the name and the imported object of each user tool; it raises SpecError for one that must not be used.
-    """
+    `root`: directory that file tools may read. `encoding`: encoding of its files, if not UTF-8. `check`: called with
+    the name and the imported object of each user tool; raises SpecError if the tool must not be used."""
     built_in = {
         "read_file": read_file_tool(root, encoding=encoding),
         "list_files": list_files_tool(root),
@@ -87,10 +86,10 @@ def is_function(scorer: str) -> bool:
 
 
 def _rubric(text: str, folder: Path) -> str:
-    """The text, or that of a file in `folder`."""
+    """The text itself, or the content of a file in `folder`."""
     try:
         return (folder / text).read_text(encoding="utf-8") if (folder / text).is_file() else text
-    except OSError:  # too long for a file name
+    except OSError:  # the text is too long for a file name
         return text
 
 

@@ -1,4 +1,4 @@
-"""Files that a command line names, on this machine or in an object store."""
+"""Files named on a command line, on this machine or in an object store."""
 
 import tempfile
 from collections.abc import Iterator

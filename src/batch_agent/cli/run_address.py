@@ -1,5 +1,5 @@
 """Address of a run on a command line: a directory, a folder in an object store, or a Redis server and a name. All
-commands open a run here, whichever it is; a run on a server is opened as a copy."""
+commands open runs here, wherever they are. A run on a server is opened as a copy."""
 
 import os
 import tempfile
@@ -28,24 +28,24 @@ def _as_run_location(_: Any, tokens: Any) -> Path | str:
 
 
 RunLocation = Annotated[Path | str, Parameter(converter=_as_run_location)]
-"""What FOLDER is, for commands about a run: a path, or the URL of an object store or of a Redis server as a string."""
+"""The FOLDER of commands about a run: a path, or the URL of an object store or Redis server as a string."""
 OptionalRunLocation = Annotated[Path | str | None, Parameter(converter=_as_run_location)]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """The checkpoint of a run in a directory on this machine, which may be a copy."""
+    """The checkpoint of a run in a local directory, which may be a copy."""
 
     folder: Path
     title: str
-    """For people: its directory or URL as it was given, or the run and its server."""
+    """Title for messages: the directory or URL as the user gave it, or the run and its server."""
     guard: AbstractAsyncContextManager[None]
-    """Ends a run that this process drives if another one takes its checkpoint."""
+    """Stops a run that this process drives if another one takes its checkpoint."""
     shared: SharedRun | None = None
-    """The run on a server that the checkpoint is a copy of."""
+    """The run on a server of which the checkpoint is a copy."""
 
     def title_of(self, checkpoint: Path) -> str:
-        """Title of the checkpoint of the run, or of one of its stages."""
+        """Title of a checkpoint of the run or of one of its stages."""
         if checkpoint == self.folder:
             return self.title
         if self.shared is not None:
@@ -53,24 +53,24 @@ class OpenRun:
         return f"{self.title.rstrip('/')}/{checkpoint.relative_to(self.folder)}"
 
     def check_is_one(self, what: str) -> None:
-        """As `checkpoint.check_is_one`."""
+        """Like `checkpoint.check_is_one`."""
         if self.shared is None:
             check_is_one(self.folder, what, self.title)
         else:
             self.shared.check_is_one(self.folder, what)
 
     def max_retries(self) -> int | None:
-        """The value of a run on a server; None if it is in the directory, or unknown."""
+        """The value of a run on a server; None if the run is in the directory or the value is unknown."""
         return None if self.shared is None else self.shared.max_retries()
 
     def report_lines(self) -> list[str]:
-        """As `report_lines`. In an object store, the report is uploaded at the end."""
+        """Like `checkpoint.report_lines`. In an object store, the report is uploaded at the end."""
         return report_lines(self.folder, self.title)
 
 
 @contextmanager
 def open_run(location: Path | str, run: str | None = None) -> Iterator[OpenRun]:
-    """The run to read, for the duration of the block. Raises SpecError and StoreError."""
+    """Opens a run for reading, for the duration of the block. Raises SpecError and StoreError."""
     with find_run(location, run) as found:
         if isinstance(found, Path):
             yield OpenRun(found, str(location), nullcontext())
@@ -81,7 +81,7 @@ def open_run(location: Path | str, run: str | None = None) -> Iterator[OpenRun]:
 
 @contextmanager
 def open_run_to_score(location: Path | str, run: str | None = None) -> Iterator[OpenRun]:
-    """As `open_run`. Scores and comparisons that are written to its directory are kept, wherever the run is."""
+    """Like `open_run`. Scores and comparisons written to its directory are kept, wherever the run is."""
     shared = _submitted(location, run)
     if shared is None:
         with open_folder(location) as folder:
@@ -94,8 +94,8 @@ def open_run_to_score(location: Path | str, run: str | None = None) -> Iterator[
 
 @contextmanager
 def open_folder(location: Path | str) -> Iterator[OpenRun]:
-    """The checkpoint directory of a run that this process drives; of one in an object store, the copy on this machine,
-    which is uploaded meanwhile. Raises SpecError and StoreError."""
+    """Opens the checkpoint directory of a run that this process drives. If it is in an object store, the directory is a
+    local copy that is uploaded meanwhile. Raises SpecError and StoreError."""
     if isinstance(location, Path):
         yield OpenRun(location, str(location), nullcontext())
         return
@@ -107,8 +107,8 @@ def open_folder(location: Path | str) -> Iterator[OpenRun]:
 
 @contextmanager
 def find_run(location: Path | str, run: str | None = None) -> Iterator[Path | SharedRun]:
-    """The run that a command line names: the directory of its checkpoint, a temporary copy of that in an object store,
-    or the run on a server. Raises SpecError and StoreError."""
+    """Finds the run that a command line names: its checkpoint directory, a temporary copy of one in an object store, or
+    the run on a server. Raises SpecError and StoreError."""
     if is_server_url(location):
         yield server_run(location, run)
         return
@@ -118,14 +118,14 @@ def find_run(location: Path | str, run: str | None = None) -> Iterator[Path | Sh
 
 
 def find_live_run(location: Path | str, run: str | None = None) -> Path | SharedRun:
-    """As `find_run`, for a run that goes on. Of one with a checkpoint in an object store, the directory is that of its
+    """Like `find_run`, for a live run. If its checkpoint is in an object store, the directory is the local one of its
     process on this machine."""
     return _submitted(location, run) or _folder_here(location)
 
 
 @contextmanager
 def download_folder(location: Path | str) -> Iterator[Path]:
-    """The checkpoint, or that of a stage; of one in an object store, a temporary copy of what was uploaded last. Raises
+    """The checkpoint of a run or a stage. One in an object store is a temporary copy of its last upload. Raises
     SpecError and StoreError."""
     if isinstance(location, Path):
         yield location
@@ -137,25 +137,25 @@ def download_folder(location: Path | str) -> Iterator[Path]:
 
 
 def is_server_url(location: Path | str) -> TypeGuard[str]:
-    """Whether a RunLocation is the URL of a server, and not of a folder in an object store."""
+    """Whether a RunLocation is the URL of a server, not of a folder in an object store."""
     return isinstance(location, str) and not is_object_url(location)
 
 
 def server_run(url: str, run: str | None) -> SharedRun:
-    """The run of this name on a server. Raises SpecError."""
+    """The run with this name on a server. Raises SpecError."""
     if run is None:
         raise SpecError(f"{public_url(url)!r} may have several runs. Add --run NAME.")
     return SharedRun(url, run)
 
 
 def check_unnamed(run: str | None) -> None:
-    """Raises SpecError for the name of a run whose location is not a server."""
+    """Raises SpecError if a name is given for a run that is not on a server."""
     if run is not None:
         raise SpecError("--run is for a run on a server: pass its URL, such as redis://host:6379/0, instead of FOLDER.")
 
 
 def _submitted(location: Path | str, run: str | None) -> SharedRun | None:
-    """The run on a server, if the command line names one, or the directory here of a process that submitted it."""
+    """The run on a server, if the command line names it or the local directory of a process that submitted it."""
     if is_server_url(location):
         return server_run(location, run)
     check_unnamed(run)
@@ -163,8 +163,8 @@ def _submitted(location: Path | str, run: str | None) -> SharedRun | None:
 
 
 def _submitted_from(folder: Path) -> SharedRun | None:
-    """The run on a server that a process with this directory submitted. None for a run whose checkpoint is in the
-    directory. Raises SpecError."""
+    """The run on a server that a process with this directory has submitted; None if the checkpoint is in the directory
+    itself. Raises SpecError."""
     name = remote_run_id(folder)
     if name is None:
         return None
@@ -178,7 +178,7 @@ def _submitted_from(folder: Path) -> SharedRun | None:
 
 
 def _folder_here(location: Path | str) -> Path:
-    """The checkpoint of a live run on this machine; of one in an object store, the copy here."""
+    """The local checkpoint of a live run; the local copy if the checkpoint is in an object store."""
     if isinstance(location, Path):
         return location
     from ..objects.remote_checkpoint import local_directory
@@ -193,6 +193,6 @@ def _copied(shared: SharedRun) -> Iterator[OpenRun]:
         if shared.copy(folder):
             for checkpoint in checkpoints_in(folder):
                 lock = DirectoryLock(checkpoint)
-                lock.take()  # as the run would hold it: its agents are running
+                lock.take()  # the run would hold it: its agents are running
                 locks.callback(lock.release)
         yield OpenRun(folder, shared.title, nullcontext(), shared)

@@ -1,9 +1,8 @@
-"""The command that made a checkpoint, saved and signed in it so that `batch-agent resume` can run it again.
+"""The command that made a checkpoint, stored and signed in it so that `batch-agent resume` can run it again.
 
 A checkpoint may come from another user, and its command names modules to import, files to read and write, and a server
 that receives an API key. `resume` therefore accepts only commands that this user's own `batch-agent run` has signed,
-unless it is given --trust.
-"""
+unless --trust is given."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -37,8 +36,8 @@ _SECRETS = {
 
 
 class CommandSaver:
-    """Progress that also saves the command, once the run has started: a command that is rejected, because its plan
-    differs from the checkpoint's, must not replace the saved one."""
+    """Progress that also saves the command once the run has started. A command that is rejected because its plan
+    differs from the checkpoint's must not replace the saved one."""
 
     def __init__(self, progress: Progress, folder: Path, options: Mapping[str, Any]) -> None:
         self._progress = progress
@@ -50,7 +49,7 @@ class CommandSaver:
             with (
                 suppress(SpecError),
                 atomic_write(_file(self._folder), is_private=True) as file,
-            ):  # the run works without it
+            ):  # the run works without a saved command
                 file.write(self._command)
         self._progress.emit(event)
 
@@ -65,7 +64,7 @@ class CommandSaver:
 
 
 class SavedCommand(BaseModel):
-    """Content of command.json. Untrusted: it was written by the creator of the checkpoint."""
+    """Content of command.json. Untrusted, because it comes from the creator of the checkpoint."""
 
     format: int
     working_directory: Path
@@ -79,8 +78,8 @@ class SavedCommand(BaseModel):
         return {**self.options, **self.paths}
 
     def check_is_own(self, where: str) -> None:
-        """Raises SpecError for a command that this user's own `batch-agent run` has not written. `where`: it was
-        found, for people."""
+        """Raises SpecError if the command was not written by this user's own `batch-agent run`. `where`: the place
+        where it was found, for messages."""
         if is_own(_signed(self.model_dump(mode="json")), self.signature):
             return
         raise SpecError(
@@ -92,7 +91,7 @@ class SavedCommand(BaseModel):
 
 
 def _consequences(options: Mapping[str, Any]) -> Iterator[str]:
-    """Phrases for what resuming does, for a user who did not write the command."""
+    """Phrases that tell a user who did not write the command what resuming does."""
     own = [*(options.get("tools") or []), options.get("runtime"), options.get("schema"), options.get("reduce_schema")]
     own += [name for name in options.get("score") or [] if is_function(str(name))]
     modules = dict.fromkeys(str(name).partition(":")[0] for name in own if name and ":" in str(name))
@@ -141,7 +140,7 @@ def saved_command(folder: Path) -> SavedCommand:
 
 
 def parse_command(data: bytes, where: str) -> SavedCommand:
-    """A saved command. `where`: it was found, for people. Raises StoreError."""
+    """Parses a saved command. `where`: the place where it was found, for messages. Raises StoreError."""
     try:
         command = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -155,7 +154,7 @@ def parse_command(data: bytes, where: str) -> SavedCommand:
 
 
 def remote_run_id(folder: Path) -> str | None:
-    """The name of a distributed run, whose checkpoint is on a server; None for other runs."""
+    """The name of a distributed run, whose checkpoint is on a server; None for any other run."""
     with suppress(StoreError):
         name: str | None = read_command(folder)[1].get("run_id")
         return name
@@ -164,7 +163,7 @@ def remote_run_id(folder: Path) -> str | None:
 
 def check_same_location(folder: Path, *, is_shared: bool) -> None:
     """Raises PlanMismatch if the earlier run kept its checkpoint on a server and this one would keep it in its
-    directory, or the other way round: all requests would be sent, and paid for, again."""
+    directory, or vice versa: all requests would be sent, and paid for, again."""
     if not _file(folder).exists():
         return
     name = remote_run_id(folder)
@@ -188,12 +187,12 @@ def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored_urls(entries: list[str] | None) -> list[str] | None:
-    """Entries of --models or --fallback; `[NOT_STORED]` if one contains a secret."""
+    """Entries of --models or --fallback; `[NOT_STORED]` if one of them contains a secret."""
     return [NOT_STORED] if any(_SECRETS["backend"].search(each) for each in entries or ()) else entries
 
 
 def command_json(options: Mapping[str, Any]) -> bytes:
-    """The command with these options as it is saved: signed, without secrets. Raises SpecError."""
+    """The command with these options in its saved form: signed and without secrets. Raises SpecError."""
     saved = without_secrets(options)
     if any(_SECRETS["mcp"].search(server) for server in saved.get("mcp") or ()):
         saved["mcp"] = [NOT_STORED]

@@ -1,4 +1,4 @@
-"""A run on a Redis server, as commands see it: what its caller publishes for workers, and copies of it for readers."""
+"""A run on a Redis server, as commands use it: publishes its command for workers, and copies the run for readers."""
 
 import asyncio
 import shlex
@@ -41,7 +41,7 @@ from .worker_manifest import WorkerManifest
 COMMAND = "command"
 """Name of the document with the run's command, for workers."""
 SAVED_COMMAND = "saved command"
-"""Name of the document with the whole command, for `batch-agent resume`."""
+"""Name of the document with the complete command, for `batch-agent resume`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class SharedRun:
     store: str
     name: str
     folder: Path | None = None
-    """Directory of the process that submitted it, if that is on this machine."""
+    """Directory of the process that submitted the run, if it is on this machine."""
     lease: float = 15.0
     stages: Sequence[str] = ()
-    """Of the run that this process submits, if it is a flow."""
+    """Stages of the run that this process submits, if it is a flow."""
 
     def __post_init__(self) -> None:
         """Raises SpecError."""
@@ -78,7 +78,7 @@ class SharedRun:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Coordinator]:
-        """The coordinator of the run, open for the duration of the `async with` block."""
+        """Opens the coordinator of the run for the duration of the `async with` block."""
         coordinator = coordinator_of(self._spec())
         assert coordinator is not None
         try:
@@ -93,12 +93,12 @@ class SharedRun:
 
     @asynccontextmanager
     async def publish(self, command: bytes, saved: bytes) -> AsyncIterator[None]:
-        """Publishes the command for workers, and the whole one for `resume`. Restores the previous ones if the block
-        raises PlanMismatch or BackendError: then the run has another plan, or the backend cannot be reached."""
+        """Publishes the command for workers and the complete one for `resume`. Restores the previous commands if the
+        block raises PlanMismatch or BackendError, because the run has another plan or the backend is unreachable."""
         new = {COMMAND: command, SAVED_COMMAND: saved}
         async with self.connect() as coordinator:
             before = {name: (await coordinator.documents.read(name)).data for name in new}
-            for name, data in new.items():  # a concurrent submitter may win: its command is the same
+            for name, data in new.items():  # a concurrent submitter may win, with the same command
                 await coordinator.documents.compare_and_set(name, before[name], data)
         try:
             yield
@@ -109,7 +109,8 @@ class SharedRun:
             raise
 
     async def saved_command(self) -> bytes:
-        """The command of a run whose caller is gone. Raises SpecError and StoreError if it cannot be resumed so."""
+        """The command of a run whose caller is gone. Raises SpecError and StoreError if the run cannot be resumed from
+        it."""
         async with self.connect() as coordinator:
             saved, known = (await coordinator.documents.read(SAVED_COMMAND)).data, await runs_known(self.store)
             if saved is not None and await self.has_submitter(coordinator.documents):
@@ -122,7 +123,7 @@ class SharedRun:
         if self.name in known:
             raise SpecError(
                 f"Run {self.name!r} at {self.url} was not started by `batch-agent run` of this version. Run the same "
-                "program or command again, with the same store and name: it goes on where the run is."
+                "program or command again, with the same store and name: it continues the run."
             )
         raise no_such_run(self.name, self.url, known)
 
@@ -141,7 +142,7 @@ class SharedRun:
                 await coordinator.delete_run()
 
     def join_hint(self, flags: Sequence[str] = ()) -> list[str]:
-        """Lines that show how to start a worker. `flags`: other options that it needs."""
+        """Lines that show how to start a worker. `flags`: further options that the worker needs."""
         command = ["batch-agent", "worker", "--store", self.url, "--run", self.name, *flags]
         lines = [f"To join run {self.name} from another machine:", f"  {shlex.join(command)}"]
         if self.url != self.store:
@@ -149,22 +150,22 @@ class SharedRun:
         return lines
 
     def check_is_one(self, copy: Path, what: str) -> None:
-        """Raises StoreError for a flow, of which a command can only `what` one stage at a time."""
+        """Raises StoreError for a flow, because a command can only `what` one stage at a time."""
         checkpoints = checkpoints_in(copy)
         if copy not in checkpoints:
             stages = (f"{self.url} --run {self.name}.{stage_of(each)}" for each in checkpoints)
             raise StoreError(f"The {self.title} has stages. Choose the one to {what}: {' or '.join(stages)}")
 
     def copy(self, folder: Path, agent: str | None = None) -> bool:
-        """As `copy_run`. The models of a run with `models=` have directories as in its checkpoint."""
+        """Like `copy_run`. The models of a run with `models=` get directories as in its checkpoint."""
         is_active = asyncio.run(copy_run(self.store, self.name, folder, agent=agent))
         if agent is None:
             _name_models(folder)
         return is_active
 
     def save_files(self, copy: Path) -> None:
-        """Keeps the scores and comparisons that were written to a copy: at the server, and where its caller's report
-        is, if that is on this machine."""
+        """Keeps scores and comparisons that were written to a copy: stores them on the server and, if the caller's
+        report is on this machine, next to it."""
         for folder in (copy, *model_checkpoints(copy)):
             run = self if folder == copy else self.stage(stage_of(folder))
             files = {name: (folder / name).read_bytes() for name in RUN_FILES if (folder / name).exists()}
@@ -180,7 +181,7 @@ class SharedRun:
                 await save_file(coordinator.documents, name, data)
 
     def max_retries(self) -> int | None:
-        """The value in the command of the run; None if it was not started by `batch-agent run`."""
+        """The value in the run's command; None if the run was not started by `batch-agent run`."""
         if self.folder is not None:
             with suppress(StoreError, KeyError):
                 return int(read_command(self.folder)[1]["max_retries"])
@@ -192,8 +193,8 @@ class SharedRun:
             return (await coordinator.documents.read(COMMAND)).data
 
     async def record(self, folder: Path, *, follows: bool) -> None:
-        """Copies the run to the directory, and writes an event log there: first of what has ended. `follows`: then of
-        what the workers do, for as long as a process works on the run. Raises SpecError and StoreError."""
+        """Copies the run to the directory and writes an event log there, beginning with what has ended. `follows`:
+        continue with the workers' events for as long as a process works on the run. Raises SpecError and StoreError."""
         async with self.connect() as coordinator:
             after = await coordinator.updates.position()
             is_active = await copy_run(self.store, self.name, folder)

@@ -1,5 +1,5 @@
-"""SIGINT and SIGTERM handling of commands: the first signal cancels the command, which then shuts down in order; the
-next one ends the process. Also the exit status of a run."""
+"""Handling of SIGINT and SIGTERM by commands. The first signal cancels the command, which then shuts down in order; the
+next one ends the process. Also has the exit status of a run."""
 
 import asyncio
 import os
@@ -20,12 +20,12 @@ from ..observe.text.run_outputs import RunOutputs, agents_done
 T = TypeVar("T")
 _STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 _SAME_SIGNAL_SECONDS = 0.2
-"""Signals within this time count as one: wrappers and supervisors send several together, or one twice."""
+"""Signals within this time count as one, because wrappers and supervisors may send several together or one twice."""
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
 
 class Interrupted(Exception):
-    """A signal stopped the command, which has shut down in order."""
+    """Raised if a signal stopped the command, after an orderly shutdown."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number.name)
@@ -45,8 +45,8 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
 
 
 def end_at_once_by_signals() -> None:
-    """Restores the default handlers: from now on a signal ends the process at once. Nothing is left to clean up, and
-    Python would print a traceback while it exits."""
+    """Restores the default handlers, so that a signal ends the process at once: nothing is left to clean up, and Python
+    would print a traceback while it exits."""
     for number in _STATUS:
         signal.signal(number, signal.SIG_DFL)
 
@@ -63,7 +63,7 @@ class _Signals:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        """The first signal; SIGTERM, if it was among those that count as the first one."""
+        """The first signal, or SIGTERM if it was among the signals that count as the first."""
         self._at = 0.0
         self._cancel: Callable[[], object] | None = None
         self._before: dict[signal.Signals, Any] = {}
@@ -94,7 +94,7 @@ class _Signals:
 
 
 def _kill_self(number: signal.Signals) -> NoReturn:
-    """Ends the process as the default handler of the signal does."""
+    """Ends the process in the same way as the default handler of the signal."""
     if sys.stderr.isatty():
         os.write(sys.stderr.fileno(), _SHOW_CURSOR)  # the dashboard hides it
     signal.signal(number, signal.SIG_DFL)
@@ -104,14 +104,14 @@ def _kill_self(number: signal.Signals) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class StoppedBySignal:
-    """A command that was stopped before its end, by a signal or by a limit of the run."""
+    """A command that was stopped early, by a signal or by a limit of the run."""
 
     status: int
     message: str
 
 
 def run_until_signal(work: Coroutine[Any, Any, T]) -> T | StoppedBySignal:
-    """The return value of the work, or StoppedBySignal. Other errors are raised."""
+    """Returns the result of the work, or StoppedBySignal. Raises other errors."""
     try:
         return interruptible(work)
     except Interrupted as error:
@@ -126,7 +126,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def exit_status(stopped: StoppedBySignal | None, outputs: RunOutputs, state: LiveState, *, any_failed: bool) -> int:
-    """Exit status of a run. Also prints what is kept of a run that was stopped, and how to resume it."""
+    """Returns the exit status of a run. For a stopped run, prints what is kept of it and how to resume it."""
     if stopped is not None:
         print_lines([outputs.stop_line(agents_done(state), stopped.message)])
         return stopped.status

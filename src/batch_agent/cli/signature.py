@@ -1,4 +1,4 @@
-"""Signatures of this user: with a secret that is created on first use, and is not in any checkpoint."""
+"""Signatures of this user, with a secret that is created on first use and is not in any checkpoint."""
 
 import hashlib
 import hmac
@@ -12,7 +12,7 @@ _BYTES = 32
 
 
 def sign(data: bytes) -> str | None:
-    """Signature with the secret of this user, which is created if needed; None if it cannot be stored."""
+    """Signs data with the secret of this user, which is created if needed; None if it cannot be stored."""
     with suppress(OSError, RuntimeError):  # RuntimeError: no home directory
         return _signature(_create() if (secret := _read()) is None else secret, data)
     return None
@@ -51,7 +51,7 @@ def _read() -> bytes | None:
 
 
 def _create() -> bytes:
-    """Creates the secret. If two processes create it at once, both use the first one. Raises OSError."""
+    """Creates the secret. If two processes do so at once, both use the first one. Raises OSError."""
     file = secret_file()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")

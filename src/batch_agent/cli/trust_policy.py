@@ -1,6 +1,6 @@
-"""Trust of a worker in the run that it joins. The run's description comes from Redis: a client that can write there
-must not get an API key of this machine, call its functions or read its files. Only what the worker's own command line
-names is trusted."""
+"""Trust of a worker in the run that it joins. The run's description comes from Redis, and a client that can write there
+must not get an API key of this machine, call its functions or read its files. Only what is named on the worker's own
+command line is trusted."""
 
 import os
 import shlex
@@ -32,8 +32,8 @@ class TrustPolicy:
             )
 
     def check_tool(self, name: str, value: Any) -> None:
-        """Raises SpecError for a `value` that is not a tool, unless it is named in full: a trusted module also contains
-        other functions, such as those that it imports."""
+        """Raises SpecError if `value` is not a tool, unless it is named in full: a trusted module also contains other
+        functions, such as those that it imports."""
         if name not in self._names and not isinstance(value, Tool) and from_langchain(value) is None:
             raise SpecError(
                 f"The run's tool {name!r} is not defined with @Tool.define. To allow agents to call it, add "
@@ -41,7 +41,7 @@ class TrustPolicy:
             )
 
     def check_built_in(self, name: str) -> None:
-        """Raises SpecError for an untrusted tool that uses the network and the search keys of this machine."""
+        """Raises SpecError for an untrusted tool that uses the network or the search keys of this machine."""
         if name not in self._names:
             raise SpecError(
                 f"The run's tool {name!r} uses the network of this machine, and its API keys if it has any. To allow "
@@ -76,8 +76,8 @@ class TrustPolicy:
 
 
 def check_backend(backend: NamedBackend, name: str | None = None) -> None:
-    """Raises SpecError for a backend that only the run names, and that would get an API key of this machine or is
-    a file of it. `name`: of a backend with settings, in the file of the run."""
+    """Raises SpecError if a backend is named only by the run, and would get an API key of this machine or is a file on
+    it. `name`: name of a backend with settings, in the run's config file."""
     credential = credential_for(backend)
     if credential is None:
         return
@@ -91,13 +91,14 @@ def check_backend(backend: NamedBackend, name: str | None = None) -> None:
 
 
 def fallback_credential(entry: str) -> str | None:
-    """What a worker would use for the backend of an entry of --fallback; None if it needs nothing of its machine."""
+    """The credential that a worker would use for the backend of a --fallback entry; None if it needs nothing from this
+    machine."""
     _, backend = parse_fallback(entry)
     return None if backend is None else credential_for(backend)
 
 
 def check_fallback(entry: str, entries: Sequence[str]) -> None:
-    """As `check_backend`, for an entry of --fallback."""
+    """Like `check_backend`, for an entry of --fallback."""
     if (credential := fallback_credential(entry)) is not None:
         raise SpecError(
             f"A fallback of the run is {entry}, for which this worker would use {credential}. To allow it, add "

@@ -24,11 +24,11 @@ _NO_TASK = """\
   batch-agent init (creates a project that runs without changes)
   batch-agent {name} --help (shows all options)"""
 FORMER = ("command option", "option")
-"""Tables of the option names of batch-agent 0.2, on the command line and in its spec files."""
+"""Option names of batch-agent 0.2, on the command line and in its spec files."""
 
 
 def format_usage_error(error: CycloptsError, app: App) -> str:
-    """What is wrong, in which option or command, and which help to read."""
+    """Describes what is wrong, in which option or command, and which help to read."""
     chain = error.command_chain or ()
     command = ["batch-agent", *chain]
     match error:
@@ -54,13 +54,13 @@ def format_usage_error(error: CycloptsError, app: App) -> str:
 
 
 def _quote_hint(word: str) -> str:
-    """For a pattern that the shell has replaced by the names of files."""
+    """Hint for a pattern that the shell has expanded to file names."""
     return " Put a pattern of files in quotes: 'docs/*.md'." if Path(word).exists() else ""
 
 
 def check_values(typed: Sequence[str]) -> None:
-    """Raises SpecError for an empty value, such as from an unset shell variable: an empty path would mean the current
-    directory, and an empty name none."""
+    """Raises SpecError for an empty value, for example from an unset shell variable: an empty path would mean the
+    current directory, and an empty name no name."""
     for before, word in zip(["", *typed], typed, strict=False):
         option, equals, value = word.partition("=")
         if word == "" and before.startswith("--"):
@@ -72,17 +72,17 @@ def check_values(typed: Sequence[str]) -> None:
 
 
 _BOTH = re.compile(r"\b\w+(?:='[^']*')? \((--[a-z-]+[^()]*)\)")
-"""An option of Python, and the flag for it in parentheses."""
+"""An option of the Python API, followed by its flag in parentheses."""
 _OTHER_FLAGS = {"output_schema": "--schema", "checkpoint_dir": "--checkpoint"}
 _OR_NONE = re.compile(r",? or None(?=[;.,])")
-"""A value that only Python has."""
+"""A value that exists only in the Python API."""
 _PRICES = re.compile(r"--prices \{'([^']*)': \([^)]*\)\}")
 _NEGATED = re.compile(r"\b(hoist|reorder)=False\b")
 
 
 def with_flags(message: str, options: Iterable[str]) -> str:
-    """A message of the library as the command line says it: `--max-turns must be ...`, not `max_turns`. `options`:
-    names of options, as in Python."""
+    """Converts a message of the library for the command line: `--max-turns must be ...`, not `max_turns`. `options`:
+    names of options in the Python API."""
     message = _NEGATED.sub(r"--no-\1", _BOTH.sub(r"\1", message)).replace("=True", "=").replace("=...", "=")
     message = _OR_NONE.sub("", message)
     flags = {**{name: f"--{name.replace('_', '-')}" for name in options}, **_OTHER_FLAGS}

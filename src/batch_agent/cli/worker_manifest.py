@@ -21,8 +21,8 @@ from .trust_policy import TrustPolicy, check_backend, check_fallback, fallback_c
 _FORMAT = 1
 _NO_REDUCE = ReduceArguments()
 _FOR_WORKERS = frozenset({*PASSED_THROUGH, *PARSED, "encoding"}) - {"strict_prefix", "log_requests", "tokens"}
-"""Without `strict_prefix`, which checks the inputs (workers do not have them), and without a file of this machine. File
-tools need `encoding`."""
+"""Excludes `strict_prefix`, which checks inputs (workers have none), and options with files of this machine. Includes
+`encoding`, which file tools need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +41,14 @@ class WorkerManifest:
     workdir: str | None = None
     schema_name: str | None
     schema: Any
-    """Content of the schema file, if there is one."""
+    """Content of the schema file, if any."""
     lease: float
     options: dict[str, Any]
     backend_name: str | None = None
-    """Name of the backend in the file of the command."""
+    """Name of the backend in the command's config file."""
     fallback: list[str] | None = None
     reduce: str | None = None
-    """Task of the reduce, if there is one."""
+    """Task of the reduce, if any."""
     reduce_schema_name: str | None = None
     reduce_schema: Any = None
     reducer_model: str | None = None
@@ -100,8 +100,8 @@ class WorkerManifest:
         return _MANIFEST.dump_json(self)
 
     def to_kwargs(self, trusted: TrustPolicy) -> dict[str, Any]:
-        """Keyword arguments of `BatchAgent.run`, without inputs, with the modules of this machine. Raises SpecError for
-        missing modules, and for those that are not trusted."""
+        """Keyword arguments of `BatchAgent.run`, except inputs, with modules from this machine. Raises SpecError for
+        missing or untrusted modules."""
         for name in self.tools:
             if name in FILE_TOOLS:
                 trusted.check_folder(Path(self.root), f"The run's tool {name!r} reads")
@@ -125,7 +125,7 @@ class WorkerManifest:
         }
 
     def reduce_options(self, trusted: TrustPolicy) -> dict[str, Any] | None:
-        """Options of the reduce stage; None without one. Raises SpecError as `to_kwargs` does."""
+        """Options of the reduce stage; None without one. Raises SpecError like `to_kwargs`."""
         if self.reduce is None:
             return None
         if self.reduce_schema_name is not None:
@@ -145,14 +145,14 @@ class WorkerManifest:
         return self.schema if self.schema_name is None else load_schema(self.schema_name)
 
     def check_backend(self) -> None:
-        """Raises SpecError for a backend that is not stored, or that the worker must name with --backend."""
+        """Raises SpecError if the backend is not stored or the worker must name it with --backend."""
         if "backend" not in self.options:
             raise SpecError("The backend URL contained a password, which is not stored. Add --backend URL.")
         check_backend(self._backend(), self.backend_name)
 
     def check_fallback(self, given: Sequence[str] | None) -> None:
-        """`given`: what the worker names with --fallback. Raises SpecError for backends that are not stored, or that it
-        must name."""
+        """`given`: backends that the worker names with --fallback. Raises SpecError if one is not stored or the worker
+        must name it."""
         known = self.fallback or []
         if given is not None and len(given) != len(known) and known != [NOT_STORED]:
             raise SpecError(
@@ -187,7 +187,7 @@ class WorkerManifest:
 
 
 def _named_schema(schema: str | None) -> tuple[str | None, Any]:
-    """A schema by its name, or the content of its file. Raises SpecError."""
+    """A schema as its name, or as the content of its file. Raises SpecError."""
     if schema is None or not schema.endswith(".json"):
         return schema, None
     return None, load_schema(schema)

@@ -1,1 +1,1 @@
-"""Distributed runs: work, facts, calls and limits that workers on any machine share."""
+"""State that the workers of a run share across machines: work, facts, calls and limits."""

@@ -1,8 +1,8 @@
 """Inputs that are added to a distributed run while it is running.
 
 Each addition is a document at the coordinator, recorded before the control document refers to it. The submitter takes
-the additions in the order of their numbers, behind its own inputs; one that starts again takes them all again, and gets
-the same keys, so that nothing is lost or run twice."""
+the additions in order of their numbers, after its own inputs. A restarted submitter takes all of them again and gets
+the same keys, so nothing is lost or run twice."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ from .membership import best_effort
 from .shared_control import CONTROL, SharedControls, read_controls
 
 _MAX_BYTES = 64 * 2**20
-"""The most bytes in one addition."""
+"""Maximum size of one addition."""
 
 Take = Callable[[Sequence[Any]], None]
 
 
 async def record_inputs(documents: Documents, values: Sequence[Any]) -> Control:
-    """Records inputs to add, and returns the change. Raises SpecError for too many of them, and StoreError."""
+    """Records inputs to add, and returns the change. Raises SpecError if they are too large, and StoreError."""
     data = dumps(list(values))
     if len(data) > _MAX_BYTES:
         raise SpecError(f"The inputs to add have more than {_MAX_BYTES // 2**20} MiB: add them in several steps.")
@@ -34,26 +34,26 @@ async def record_inputs(documents: Documents, values: Sequence[Any]) -> Control:
 
 
 class AddedInputs:
-    """Additions in the order in which a submitter takes them."""
+    """The additions of a run, from the view of one submitter."""
 
     def __init__(self, documents: Documents, caller: str) -> None:
         """`caller`: name of the submitter."""
         self._documents = documents
         self._caller = caller
         self._taken = 0
-        """Number of the last change whose inputs are taken."""
+        """Number of the last change whose inputs were taken."""
         self._take: Take | None = None
         self._on_added: list[Callable[[int], None]] = []
         self._lock = asyncio.Lock()
         self.known: list[Any] = []
-        """Inputs that were added before the submitter takes any."""
+        """Inputs that were added before the submitter started to take any."""
 
     def observe_added(self, on_added: Callable[[int], None]) -> None:
-        """Registers a callback that receives the number of inputs that are added from now on."""
+        """Registers a callback that is called with the number of newly added inputs."""
         self._on_added.append(on_added)
 
     async def update(self, controls: SharedControls) -> None:
-        """Takes the additions among these changes that are not taken yet. Raises StoreError."""
+        """Takes those additions among the changes that have not been taken yet. Raises StoreError."""
         async with self._lock:
             for each in controls.additions(after=self._taken):
                 values = await self._read(each.control)
@@ -77,7 +77,7 @@ class AddedInputs:
         self._take = take
 
     async def close(self) -> bool:
-        """Stops accepting additions. Returns False if more have arrived; it then takes those instead. Raises
+        """Stops accepting additions. Returns False if there are further ones, which are then taken instead. Raises
         StoreError."""
         before, is_closed = self._taken, True
         controls, _ = await read_controls(self._documents)
@@ -96,7 +96,7 @@ class AddedInputs:
         return is_closed
 
     async def leave(self) -> None:
-        """Like `close`, at the end of a run that takes no more additions: the rest wait for the next run."""
+        """Stops accepting additions like `close`, but leaves those not taken yet to the next run."""
 
         async def leave(document: Document) -> bytes | None:
             known = SharedControls.decode(document.data)

@@ -1,4 +1,4 @@
-"""A process's participation in a distributed run."""
+"""One process's participation in a distributed run."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -29,11 +29,11 @@ from .shared_tool_calls import ClusterToolCalls
 
 _MAX_SHOWN = 3
 _MAX_REJECTED = 256
-"""The most rejected inputs in one message."""
+"""Maximum number of rejected inputs in one message."""
 
 
 class ClusterSession:
-    """Session of a worker or submitter, with what it shares with the others."""
+    """State that a worker or submitter shares with the other processes of the run."""
 
     def __init__(
         self,
@@ -50,28 +50,28 @@ class ClusterSession:
         self.calls = calls
         self.submitters = submitters
         self.events = events
-        """Events of this process and of the others."""
+        """Receives the events of this process and of the others."""
         self.retry_failed = False
         """Whether failed agents are run again."""
         self.has_checkpoint = False
-        """Whether the coordinator keeps the facts in a checkpoint directory, for readers."""
+        """Whether the coordinator keeps the facts in a checkpoint directory, where others can read them."""
         self.flow: ClusterSession = self
-        """The session of the flow whose stage the run is, which shares limits, budget and tool calls; itself for a
-        plain run."""
+        """The session of the flow to which this stage belongs, or the session itself. The stages of a flow share
+        limits, budget and tool calls."""
         self.stages: list[ClusterSession] = [self]
-        """Sessions with work: of a flow, those of its stages."""
+        """Sessions that have work: the stages of a flow, or the session itself."""
         self._limits: LimitSharing | None = None
 
     def add_stage(self, stage: "ClusterSession") -> None:
-        """Makes this the session of a flow."""
+        """Adds a stage, which makes this the session of a flow."""
         if self.stages == [self]:
             self.stages = []
         self.stages.append(stage)
         stage.flow = self
 
     async def check_alone(self) -> None:
-        """Checks that this worker is alone, before it changes something that all use. Raises StoreError if others are
-        active."""
+        """Checks that no other worker is active, before a change that would affect all of them. Raises StoreError
+        otherwise."""
         flow = self.flow
         if others := await workers_of(flow.coordinator.documents) - {flow.member.name}:
             raise StoreError(
@@ -85,7 +85,7 @@ class ClusterSession:
 
     @asynccontextmanager
     async def share_limits(self, gates: Mapping[str, AdmissionController]) -> AsyncIterator[None]:
-        """Shares the limits of the servers behind these admission controllers, by name. Raises StoreError."""
+        """Shares the limits of the servers behind these admission controllers, given by name. Raises StoreError."""
         documents, name, ttl = self.coordinator.documents, self.member.name, self.member.ttl
         residencies = {server: gate.residency for server, gate in gates.items() if gate.residency is not None}
         async with (
@@ -95,8 +95,8 @@ class ClusterSession:
             yield
 
     def share_budget_pool(self, pool: BudgetPool) -> AbstractAsyncContextManager[bool]:
-        """Yields whether the account was opened here, in tokens only, as prices are not known yet. Raises
-        StoreError."""
+        """Shares the budget. Yields whether this process opened the account; if so, it counts only tokens, because
+        prices are not known yet. Raises StoreError."""
 
         async def spent() -> Amount:
             used = [await each.coordinator.facts.spent() for each in self.stages]
@@ -105,8 +105,7 @@ class ClusterSession:
         return share_budget(self.coordinator.documents, self.member.name, pool, spent, ttl=self.member.ttl)
 
     def source(self, gate: AdmissionController, *, ends_by_itself: bool = False) -> LeasedSource:
-        """Opens the source of work for this process. `ends_by_itself`: whether it ends when no process has work
-        left."""
+        """Source of work for this process. `ends_by_itself`: whether it ends when no process has work left."""
         flow = self.flow
         return LeasedSource(
             self.member,
@@ -121,17 +120,17 @@ class ClusterSession:
         return await self.coordinator.work.submit(jobs, retry_failed=self.retry_failed)
 
     async def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
-        """Records all inputs and the prices of the model, for readers. Raises StoreError."""
+        """Records all inputs and the prices of the model, for readers of the run. Raises StoreError."""
         if self._keeps_inputs:
             await self.coordinator.inputs.save(await asyncio.to_thread(encode_inputs, inputs), prices)
 
     async def save_scores(self, scores: AnswerScores) -> None:
-        """Keeps the scores with the run, for readers on any machine."""
+        """Stores the scores with the run, for readers on any machine."""
         if self.coordinator.is_durable:
             await best_effort(add_scores(self.coordinator.documents, scores))
 
     async def reject(self, failed: Sequence[AgentResult]) -> None:
-        """Records why agents were not started, for readers. Raises StoreError."""
+        """Records why agents were not started, for readers of the run. Raises StoreError."""
         for first in range(0, len(failed) if self._keeps_inputs else 0, _MAX_REJECTED):
             chunk = failed[first : first + _MAX_REJECTED]
             await self.coordinator.inputs.reject(
@@ -143,14 +142,14 @@ class ClusterSession:
             )
 
     async def end(self, result: AgentResult) -> None:
-        """Reports that the agent has ended here; its facts are written before. Raises LeaseLost and StoreError."""
+        """Reports that an agent has ended in this process, after writing its facts. Raises LeaseLost and StoreError."""
         if result.error is not None and not result.turns and self.coordinator.is_durable:
-            await self.reject([result])  # it may have no facts, and its job is deleted when it ends
+            await self.reject([result])  # its job, the only other record of it, is deleted when it ends
         await self.store.end(Completion(result.key, result.error, result.timing.total, self.member.name))
 
     async def _is_finished(self) -> bool:
-        """Whether no stage has work or expects any. The last result of a stage may be the first input of the next
-        one."""
+        """Whether no stage has work or waits for work: the last result of one stage may be the first input of the
+        next."""
         for each in self.stages:
             if await each.coordinator.work.pending_count():
                 return False
@@ -167,9 +166,9 @@ async def join(
     is_submitter: bool = True,
     has_checkpoint: bool = False,
 ) -> AsyncIterator[ClusterSession]:
-    """Joins the run while the block runs; at its end, other workers may take over what is not done. `retry_failed`:
-    failed agents are run again, unless other submitters are present, whose results these are too. `has_checkpoint`: the
-    coordinator keeps the facts in a checkpoint directory. Raises StoreError."""
+    """Joins the run for the duration of the block. At its end, other workers may take over unfinished agents.
+    `retry_failed`: run failed agents again, unless there are other submitters, which share their results.
+    `has_checkpoint`: whether the coordinator keeps the facts in a checkpoint directory. Raises StoreError."""
     await coordinator.open()
     try:
         documents, updates = coordinator.documents, coordinator.updates

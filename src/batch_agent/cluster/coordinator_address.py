@@ -12,30 +12,31 @@ with lazy_modules(globals()):
     from .redis import redis_coordinator
 
 FlowCoordinators = tuple[Coordinator, Sequence[Coordinator]]
-"""Coordinator for what the stages of a flow share, and one for each stage."""
+"""The coordinator of the state that all stages of a flow share, and the coordinators of its stages."""
 
 
 def coordinator_of(spec: BatchSpec) -> Coordinator | None:
-    """The coordinator of a run; None if the run is not shared. Raises SpecError if the client library is missing."""
+    """Returns None if the run is not shared. Raises SpecError if the client library is missing."""
     if spec.distribution.store is None:
         return None
     return _at_store(spec.distribution.store, run_id_of(spec))
 
 
 def run_id_of(spec: BatchSpec) -> str:
-    """The name under which other processes find the run."""
+    """The name by which other processes find the run."""
     return spec.distribution.run_id or blake2b(str(spec.task).encode(errors="replace"), digest_size=4).hexdigest()
 
 
 def stage_spec(spec: BatchSpec, flow_id: str, stage: str) -> BatchSpec:
-    """The spec of a stage whose run is shared: at a store, its name is FLOW.STAGE. `stage`: without a dot."""
+    """The spec of a stage of a shared flow. With a store, its run is called FLOW.STAGE. `stage`: a name without a
+    dot."""
     if spec.distribution.store is None:
         return spec
     return replace(spec, distribution=replace(spec.distribution, run_id=f"{flow_id}.{stage}"))
 
 
 def flow_coordinators(stages: Sequence[BatchSpec]) -> FlowCoordinators | None:
-    """The coordinators of a flow with these stages; None without a store. Raises SpecError as `coordinator_of` does."""
+    """The coordinators of a flow with these stages; None without a store. Raises SpecError like `coordinator_of`."""
     runs = [each for each in map(coordinator_of, stages) if each is not None]
     store = stages[0].distribution.store
     return None if store is None else (_at_store(store, run_id_of(stages[0]).rpartition(".")[0]), runs)

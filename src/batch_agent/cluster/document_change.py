@@ -1,4 +1,4 @@
-"""Changes of documents that several processes change."""
+"""Atomic changes of documents that several processes edit."""
 
 import asyncio
 import random
@@ -10,12 +10,12 @@ from ..schedule.retry import Backoff
 
 _MAX_ATTEMPTS = 20
 _BACKOFF = Backoff(first=0.002, ceiling=0.25)
-"""Random pauses up to this long spread out workers that started together."""
+"""Ceilings of the random pauses between attempts. They spread out workers that started together."""
 
 
 async def change(documents: Documents, name: str, edit: Callable[[Document], Awaitable[bytes | None]]) -> None:
-    """Replaces a document with the result of `edit`, or leaves it if that is None. Repeats `edit` if another worker was
-    faster. Raises StoreError."""
+    """Replaces a document with the result of `edit`, or keeps it if the result is None. Calls `edit` again if another
+    worker has changed the document meanwhile. Raises StoreError."""
     for attempt in range(_MAX_ATTEMPTS):
         document = await documents.read(name)
         new = await edit(document)
@@ -28,11 +28,11 @@ async def change(documents: Documents, name: str, edit: Callable[[Document], Awa
 
 
 class ContentionError(StoreError):
-    """The coordinator responds, but too slowly or with too much contention: a retry may succeed."""
+    """Raised if the coordinator responds, but too slowly or with too much contention. A retry may succeed."""
 
 
 async def retry_contention(join: Callable[[], Awaitable[None]]) -> None:
-    """Retries after contention: many workers may join at once, and a machine may stall for a moment."""
+    """Retries `join` after contention: many workers may join at once, and a machine may stall for a moment."""
     for _ in range(_MAX_ATTEMPTS):
         try:
             return await join()

@@ -1,5 +1,5 @@
-"""Handover of agents from one backend of a shared run to the next (`fallback=`): carries conversations along, and
-withdraws agents that no worker runs."""
+"""Handover of agents from one backend of a shared run to the next one (`fallback=`), with their conversations. Waits
+for or ends the agents that remain at the old backend."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,19 +13,19 @@ from .membership import best_effort, worker_name
 
 _MAX_BATCH = 256
 _WAIT = 1.0
-"""Seconds between checks for agents that have returned to the queue."""
+"""Seconds between two checks whether an agent has returned to the queue."""
 
 
 class BroughtConversations:
-    """Conversations that agents carry along, stored at the coordinator of the next backend, where any worker that
-    leases an agent finds its conversation."""
+    """Conversations that agents bring along. They are stored at the coordinator of the next backend, where any worker
+    that gets an agent finds its conversation."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
 
     async def save(self, brought: Mapping[str, Sequence[Fact]]) -> None:
-        """Saves facts by the keys of their agents, before these are submitted. What another caller has saved stays.
-        Raises StoreError."""
+        """Saves the facts of agents by key, before the agents are submitted. Facts that another process has saved are
+        kept. Raises StoreError."""
         for key, facts in brought.items():
             pairs = [(kind, orjson.Fragment(data)) for kind, data in map(encode, facts)]
             await self._documents.compare_and_set(_name(key), None, orjson.dumps(pairs))
@@ -37,8 +37,8 @@ class BroughtConversations:
 
 
 async def withdraw_agents(coordinator: Coordinator, error: AgentError, ttl: float) -> None:
-    """Ends all agents of a run that no worker runs, with this error, and waits for the workers that run one: an agent
-    ends at one backend before it begins at the next. Raises StoreError."""
+    """Ends with this error all agents of a run that no worker holds, and waits for workers to give up the others: an
+    agent ends at one backend before it begins at the next. Raises StoreError."""
     name, number = worker_name(), 0
     try:
         while True:

@@ -15,14 +15,15 @@ from .shared_store import SharedStore
 _MAX_BATCH = 32
 _MIN_BATCH = 8
 _SLOTS_PER_LEASE = 2
-"""Above the minimum, one agent is leased ahead for this many slots."""
+"""Above the minimum, a worker leases one agent ahead per this many slots."""
 _ROUNDS = 4
-"""Leases into which each worker's share of the remaining agents is divided: the last ones are small, so that all
-workers finish together."""
+"""Number of leases into which each worker's share of the remaining agents is divided. The last leases are small, so
+that all workers finish together."""
 _PARTS_ALONE = 1.5
-"""A worker that is alone leaves a third of the remaining agents to those that may join in a moment."""
+"""Divisor of the remaining agents for a worker that is alone. It leaves a third of them to workers that may join
+soon."""
 _MAX_ATTEMPTS = 5
-"""An agent with more attempts has probably killed its workers."""
+"""Attempts after which an agent is assumed to kill its workers."""
 _WAIT = 2.0
 _PAUSE = 0.2
 
@@ -42,8 +43,8 @@ class LeasedSource:
         workers: Callable[[], int],
         is_finished: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`slots`: requests that this worker may have in flight; `workers`: number of workers. `is_finished`: checked
-        when there is nothing to lease; None: only `stop` ends the source."""
+        """`slots`: number of requests that this worker may have in flight. `workers`: number of workers. `is_finished`:
+        checked when there is nothing to lease; None: only `stop` ends the source."""
         self._member = member
         self._store = store
         self._slots = slots
@@ -59,7 +60,7 @@ class LeasedSource:
         while not self._stopped:
             if self._ready:
                 lease = self._ready.popleft()
-                if self._member.holds(lease.job.key):  # otherwise another worker has it by now
+                if self._member.holds(lease.job.key):  # otherwise another worker has taken it over
                     return self._start(lease)
             elif not await self._lease() and self._is_finished is not None and await self._is_finished():
                 return None
@@ -94,7 +95,7 @@ class LeasedSource:
             if lease.job.key not in duplicates:
                 self._member.hold(lease)
                 self._ready.append(lease)
-        if duplicates:  # the lease was lost, and the agent that still runs here has not noticed
+        if duplicates:  # the lease was lost, but the agent still runs here and has not noticed
             await self._member.release(duplicates)
             await asyncio.sleep(_PAUSE)
         return bool(leases)

@@ -1,4 +1,4 @@
-"""A worker's membership in a run: its leases, their renewal and updates from the coordinator."""
+"""A worker's membership in a run: leases and their renewal, and updates from the coordinator."""
 
 import asyncio
 import logging
@@ -19,8 +19,8 @@ _BEST_EFFORT_TIMEOUT = 5.0
 
 
 async def best_effort(action: Awaitable[object]) -> None:
-    """Runs an action without raising or blocking for long: what is not reported expires with its lease. A cancellation
-    waits for the action, so that a worker that is stopped while it leaves does leave."""
+    """Runs an action without raising, and without blocking for long: whatever is not reported expires with its lease. A
+    cancellation waits for the action, so that a worker stopped while it leaves still leaves."""
     reporting = asyncio.ensure_future(_try(action))
     try:
         await asyncio.shield(reporting)
@@ -38,7 +38,7 @@ async def _try(action: Awaitable[object]) -> None:
 
 
 _RENEWALS = 3
-"""Renewals per duration of a lease."""
+"""Renewals per lease duration."""
 _POLL_WAIT = 5.0
 """Seconds that one poll waits for updates."""
 
@@ -46,17 +46,17 @@ Read = Callable[[Updates], None]
 
 
 def worker_name() -> str:
-    """Unique per process and run, and readable: it begins with the host name."""
+    """A readable name, unique per process and run, that begins with the host name."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 class Membership:
-    """Holds leases and renews them. Agents that were handed to another worker are dropped."""
+    """Holds leases and renews them. Drops agents that were handed to another worker."""
 
     def __init__(
         self, work: WorkQueue, updates: UpdateStream, name: str, ttl: float, *, wants_completions: bool = True
     ) -> None:
-        """`ttl`: seconds of a lease; a worker that does not renew for so long counts as gone."""
+        """`ttl`: duration of a lease in seconds. A worker that does not renew within it is considered gone."""
         self._wants_completions = wants_completions
         self._work = work
         self._updates = updates
@@ -67,7 +67,7 @@ class Membership:
         self._readers: list[Read] = []
 
     def token(self, key: str) -> int:
-        """Token of an agent, or of the agent that a chunk belongs to. Raises LeaseLost."""
+        """Fencing token of an agent, or of the agent to which a chunk belongs. Raises LeaseLost."""
         token = self._tokens.get(key) or self._tokens.get(key.partition(".")[0])
         if token is None:
             raise LeaseLost(
@@ -79,19 +79,19 @@ class Membership:
         return key.partition(".")[0] in self._tokens
 
     def drop(self, key: str) -> None:
-        """The agent has ended, or another worker has it."""
+        """Forgets an agent that has ended or that another worker has."""
         self._tokens.pop(key.partition(".")[0], None)
 
     async def lease(self, max_jobs: int, wait: float, parts: float = 1) -> list[Lease]:
         """Raises StoreError."""
         if (
             aio.now() - self._renewed > self.ttl / 2
-        ):  # the process was suspended: renew first, so that its leases do not look expired
+        ):  # after a suspension of the process: renew first, so that its leases do not look expired
             await self.renew()
         return await self._work.lease(self.name, max_jobs, ttl=self.ttl, wait=wait, parts=parts)
 
     def hold(self, lease: Lease) -> None:
-        """Renews the lease from now on; writes for the agent carry its token."""
+        """Starts to renew the lease. Writes for the agent carry its token."""
         self._tokens[lease.job.key] = lease.token
 
     async def release(self, tokens: Mapping[str, int]) -> None:
@@ -107,13 +107,13 @@ class Membership:
         self._renewed = began
 
     def on_updates(self, read: Read) -> None:
-        """Registers a reader, which receives all updates from now on."""
+        """Registers a reader that receives all further updates."""
         self._readers.append(read)
 
     @asynccontextmanager
     async def active(self) -> AsyncIterator[None]:
-        """Renews leases and reads updates while the block runs. The block raises StoreError if the coordinator is
-        lost. Leases that are still held at its end are released."""
+        """Renews leases and reads updates while the block runs. Raises StoreError in the block if the coordinator is
+        lost. Leases still held at its end are released."""
         await self._work.renew(self.name, {}, ttl=self.ttl)
         after = await self._updates.position(completions=self._wants_completions)
         try:
@@ -138,7 +138,7 @@ class Membership:
 
 @asynccontextmanager
 async def _in_background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs `work` while the block runs, and cancels it afterwards. Its exceptions end the block."""
+    """Runs `work` in the background of the block, and cancels it at its end. An exception of `work` ends the block."""
     with aio.ungrouped():
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in work]

@@ -1,4 +1,4 @@
-"""Registry of the submitters of a run: workers stay as long as one of them may submit work."""
+"""Registry of a run's submitters. Workers stay as long as a submitter may still submit work."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -15,11 +15,11 @@ _NAME = "callers"
 _RENEWALS = 3
 
 Until = dict[str, float]
-"""Expiry times by the coordinator's clock."""
+"""Expiry time of each entry, by the coordinator's clock."""
 
 
 class ClientPresence:
-    """Submitters of a run, each until its entry expires."""
+    """The registered submitters of a run, each until its entry expires."""
 
     def __init__(self, documents: Documents, ttl: float) -> None:
         self._documents = documents
@@ -31,7 +31,7 @@ class ClientPresence:
 
     @asynccontextmanager
     async def present(self, name: str) -> AsyncIterator[None]:
-        """Registers this process while the block runs. Raises StoreError."""
+        """Registers this process for the duration of the block. Raises StoreError."""
         await self._change(lambda callers, now: callers.__setitem__(name, now + self._ttl))
         try:
             with aio.ungrouped():
@@ -48,7 +48,7 @@ class ClientPresence:
             await self._change(lambda callers, now: callers.__setitem__(name, now + self._ttl))
 
     async def _change(self, edit: Callable[[Until, float], object]) -> None:
-        """Raises StoreError, also if other processes are always faster."""
+        """Raises StoreError, also if other processes keep changing the document first."""
 
         async def without_expired(document: Document) -> bytes:
             callers = {name: until for name, until in _read(document.data).items() if until > document.now}

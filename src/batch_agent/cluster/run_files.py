@@ -1,5 +1,5 @@
-"""Small files of a distributed run, which its readers use: its scores, and its comparisons with other runs. Each is a
-document at the coordinator."""
+"""Small files of a distributed run for its readers: scores, and comparisons with other runs. Each is a document at the
+coordinator."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ async def save_file(documents: Documents, name: str, data: bytes) -> None:
 
 
 async def add_scores(documents: Documents, scores: AnswerScores) -> None:
-    """As `save_scores`, for a run at a coordinator. Raises StoreError."""
+    """Adds scores like `save_scores`, for a run at a coordinator. Raises StoreError."""
     await _change(documents, SCORES, lambda known: merge_scores(known, scores))
 
 

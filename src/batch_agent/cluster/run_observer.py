@@ -1,4 +1,4 @@
-"""Observer of a distributed run, which shows what the workers do without taking part."""
+"""Observer of a distributed run: a process that shows the workers' progress without taking part."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -14,7 +14,7 @@ from .shared_control import is_active, is_control, read_controls
 _POLL_WAIT = 5.0
 
 Rebuild = Callable[[str, Sequence[Fact]], AgentResult | None]
-"""The result of an agent from its key and facts; None if they have no end."""
+"""Rebuilds the result of an agent from its key and facts; None if the agent has not ended."""
 
 
 async def observe_run(
@@ -27,9 +27,9 @@ async def observe_run(
     *,
     follows: bool = True,
 ) -> None:
-    """Emits the results that are known, then the events of all workers and the results of their agents, until no
-    process works on the run any more. `after`: position from before the known results were read. `follows`: False for
-    the known results only. Raises StoreError."""
+    """Emits the known results, then the events of all workers and the results of their agents, until no process works
+    on the run. `after`: a position taken before the known results were read. `follows`: False to emit only the known
+    results. Raises StoreError."""
     relay = EventRelay(coordinator.updates, worker_name(), events)
     async with relay.open():
         relay.emit(started)
@@ -48,7 +48,7 @@ async def observe_run(
 
 
 async def _emit_changes(documents: Documents, relay: EventRelay, last: int) -> int:
-    """Emits what the user has changed of the run since the change with this number; returns the new one."""
+    """Emits the user's changes to the run after the change with this number, and returns the number of the last one."""
     controls, _ = await read_controls(documents)
     if controls is None:
         return last

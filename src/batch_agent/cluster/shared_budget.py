@@ -1,4 +1,4 @@
-"""Budget that all workers of a run share: each leases what it is about to spend."""
+"""One budget for all workers of a run. Each worker leases amounts before it spends them."""
 
 import asyncio
 import logging
@@ -28,11 +28,11 @@ Spent = Callable[[], Awaitable[Amount]]
 async def share_budget(
     coordinator: Documents, worker: str, pool: BudgetPool, spent: Spent, *, ttl: float, interval: float = 0.5
 ) -> AsyncIterator[bool]:
-    """While the block runs, nothing is spent from the pool but what this worker has leased. It leases more when an
-    agent waits, returns what it does not need at each renewal if other workers wait, and returns everything at the
-    end. Together the workers never exceed the budget. `spent`: the cost of all replies so far, read if no worker is
-    alive. A lease that is not renewed for `ttl` seconds counts as spent. Yields whether this worker opened the
-    account, with what `spent` returned. Raises StoreError."""
+    """Limits spending from the pool to what this worker has leased, while the block runs. The worker leases more when
+    an agent waits, returns what it does not need at each renewal if other workers wait, and returns everything at the
+    end. Together the workers never exceed the budget. `spent`: returns the cost of all replies so far; called if no
+    worker is alive. A lease that is not renewed for `ttl` seconds counts as spent. Yields whether this worker opened
+    the account with the amount from `spent`. Raises StoreError."""
     requested = asyncio.Event()
     pool.require_leases(requested.set)
     sharing = _BudgetSharing(coordinator, worker, pool, ttl)
@@ -47,8 +47,8 @@ async def share_budget(
 
 
 async def shared_spending(coordinator: Documents) -> Amount:
-    """What all workers together have spent, as they reported it last: within a second, or up to a lease for one that
-    died. Raises StoreError."""
+    """The spending of all workers, as last reported: up to a second old, or up to a lease for a worker that died.
+    Raises StoreError."""
     account = _decode(await coordinator.read(_BUDGET))
     return sum((share.at_least for share in account.shares.values()), account.before)
 
@@ -67,10 +67,10 @@ async def _renew_forever(sharing: "_BudgetSharing", requested: asyncio.Event, in
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """The account of all workers together."""
+    """The account that all workers share."""
 
     before: Amount
-    """Spent by workers that have left."""
+    """Amount spent by workers that have left."""
     shares: dict[str, BudgetClaim]
     until: dict[str, float]
 
@@ -80,7 +80,7 @@ class _Account:
 
     @property
     def upper_bound(self) -> Amount:
-        """Upper bound of what was spent if no worker is alive: workers that died may have spent all they had
+        """Upper bound of the spending if no worker is alive: workers that died may have spent all that they had
         leased."""
         return sum((share.leased for share in self.shares.values()), self.before)
 
@@ -88,7 +88,7 @@ class _Account:
         return _Account(self.before, {**self.shares, worker: share}, {**self.until, worker: until})
 
     def without(self, worker: str, spent: Amount) -> "_Account":
-        """Removes a worker that has spent so much. Does nothing if it is unknown."""
+        """Removes a worker that has spent this amount. Does nothing if the worker is unknown."""
         if worker not in self.shares:
             return self
         shares = {name: share for name, share in self.shares.items() if name != worker}
@@ -97,7 +97,7 @@ class _Account:
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """A worker's report, and the amounts that apply once other workers can read it."""
+    """A worker's report, and the changes that take effect once other workers can read it."""
 
     spent: Amount
     leased: Amount
@@ -117,7 +117,7 @@ class _BudgetSharing:
         self._reported = self._pending = _Report(self._budget.spent_here, Amount(), Amount(), 1)
         self._in_force = Amount()
         self._uncounted = self._reported.spent
-        """Amount spent here that is not counted as this worker's."""
+        """Amount spent here that no longer counts as this worker's."""
         self.has_opened = False
         self._stopping: asyncio.TimerHandle | None = None
 
@@ -133,7 +133,7 @@ class _BudgetSharing:
             self.has_opened = document.data is None
             if account.is_abandoned:
                 account = _Account(account.upper_bound.maximum(await spent()), {}, {})
-            elif self._worker in account.shares:  # an earlier worker of this name that died
+            elif self._worker in account.shares:  # an earlier worker with this name has died
                 account = account.without(self._worker, account.shares[self._worker].leased)
             empty = BudgetClaim(Amount(), Amount(), waits=False)
             return _encode(account.with_share(self._worker, empty, document.now + self._ttl))
@@ -142,7 +142,7 @@ class _BudgetSharing:
         await self.renew()
 
     async def renew(self) -> None:
-        """Reports what was spent here, and leases what is needed. Raises StoreError."""
+        """Reports the spending here, and leases what is needed. Raises StoreError."""
         began = aio.now()
         await change(self._coordinator, _BUDGET, self._edit)
         stops_at = began + SAFETY_FACTOR * self._ttl
@@ -156,7 +156,7 @@ class _BudgetSharing:
         self._stopping = asyncio.get_running_loop().call_at(stops_at, self._stop)
 
     async def leave(self) -> None:
-        """Returns what was not spent to the other workers."""
+        """Returns the unspent amount to the other workers."""
         if self._stopping is not None:
             self._stopping.cancel()
         self._stop()
@@ -166,7 +166,8 @@ class _BudgetSharing:
         """A decrease takes effect before it is written, an increase only after it."""
         account = _decode(document)
         if self._worker not in account.shares:
-            # All workers counted as gone and others reopened the account. What was not written by then counts again.
+            # All workers were considered gone, and others have reopened the account. Amounts not written by then count
+            # again.
             self._uncounted = self._reported.spent
         others = [share for name, share in account.shares.items() if name != self._worker]
         before = account.before - self._uncounted

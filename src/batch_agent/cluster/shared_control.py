@@ -1,4 +1,4 @@
-"""Control of a distributed run: a document with the user's changes, which all its processes apply."""
+"""Control of a distributed run: a document with the user's changes, which all processes of the run apply."""
 
 import asyncio
 import logging
@@ -29,50 +29,51 @@ CONTROL = "control"
 _CHANGED = b"control"
 """Message that the document has changed."""
 _OF_PROCESSES = ("max_inflight", "pause")
-"""Changes that last only as long as processes work on the run."""
+"""Options that last only while processes work on the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedChange:
-    """One change of a distributed run."""
+    """One change to a distributed run."""
 
     number: int
-    """1, 2, 3 ... in the order in which they were made."""
+    """1, 2, 3 ... in the order of the changes."""
     control: Control
     steered: Steered
-    """For the log and the report."""
+    """Shown in the log and the report."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedControls:
-    """All changes of a distributed run, and what it was started with."""
+    """All changes to a distributed run, and the options it was started with."""
 
     given: Mapping[str, float | None]
-    """Options of the submitter: `max_inflight`, `max_usd`, `deadline`, `samples`; and its number of `inputs`."""
+    """Options of the submitter: `max_inflight`, `max_usd`, `deadline`, `samples`; and the number of its `inputs`."""
     began: float
-    """When the submitter started, by the coordinator's clock."""
+    """Start of the submitter, by the coordinator's clock."""
     is_flow: bool = False
     changes: tuple[SharedChange, ...] = ()
     last_number: int = 0
     callers: tuple[str, ...] = ()
-    """Submitters that take inputs which are added."""
+    """Submitters that accept added inputs."""
 
     def value(self, name: str) -> Any:
-        """The last value of an option: as changed, or as given."""
+        """The current value of an option: the last change, or as given."""
         found = [each.control.value for each in self.changes if each.control.name == name]
         return found[-1] if found else self.given.get(name)
 
     def kept(self, given: SpendingLimits) -> KeptControls:
-        """As `KeptControls.of`, for a process with these options; without additions, which are recorded elsewhere."""
+        """Like `KeptControls.of`, for a process with these options. Leaves out additions, which are recorded
+        elsewhere."""
         return KeptControls.of([each.control for each in self.changes if each.control.name != "add"], given)
 
     def additions(self, after: int = 0) -> list[SharedChange]:
-        """Changes that add inputs, behind that of a number."""
+        """Changes that add inputs, after the change with this number."""
         return [each for each in self.changes if each.control.name == "add" and each.number > after]
 
     @property
     def inputs(self) -> int | None:
-        """Number of inputs with those that were added; None if unknown."""
+        """Number of inputs, including added ones; None if unknown."""
         own = self.given.get("inputs")
         return None if own is None else int(own) + sum(each.control.value[1] for each in self.additions())
 
@@ -95,7 +96,7 @@ class SharedControls:
 
     @classmethod
     def decode(cls, data: bytes | None) -> "SharedControls | None":
-        """None if there is no document, because no submitter has started. Raises StoreError."""
+        """Returns None without a document: no submitter of this version has started. Raises StoreError."""
         if data is None:
             return None
         try:
@@ -112,19 +113,19 @@ class SharedControls:
 
 
 async def read_controls(documents: Documents) -> tuple[SharedControls | None, float]:
-    """The changes of a run, and the time by the coordinator's clock. Raises StoreError."""
+    """The changes to a run, and the current time by the coordinator's clock. Raises StoreError."""
     document = await documents.read(CONTROL)
     return SharedControls.decode(document.data), document.now
 
 
 async def is_active(documents: Documents) -> bool:
-    """Whether a process submits inputs to the run, or works for it. Raises StoreError."""
+    """Whether any process submits inputs to the run or works on it. Raises StoreError."""
     return await ClientPresence(documents, ttl=0.0).any_present() or bool(await workers_of(documents))
 
 
 async def begin_controls(documents: Documents, given: Mapping[str, float | None], *, is_flow: bool) -> None:
-    """Records what a submitter was started with, before it shares limits. If no other process works on the run, earlier
-    changes of what lasts as long as processes do are dropped. Raises StoreError."""
+    """Records the options of a submitter, before it shares limits. If no other process works on the run, drops earlier
+    changes that last only while processes do. Raises StoreError."""
     is_alone = not await is_active(documents)
 
     async def edit(document: Document) -> bytes | None:
@@ -143,8 +144,8 @@ async def begin_controls(documents: Documents, given: Mapping[str, float | None]
 async def change_run(
     coordinator: Coordinator, request: ControlRequest, cancelled: Mapping[str, Steered], added: Control | None = None
 ) -> list[Steered]:
-    """Records the changes and tells all processes of the run. `cancelled`: agents to cancel, by key; `added`: recorded
-    inputs to add. Raises SpecError for what the run refuses, and StoreError."""
+    """Records the changes and notifies all processes of the run. `cancelled`: agents to cancel, by key. `added`:
+    recorded inputs to add. Raises SpecError if the run refuses them, and StoreError."""
     documents = coordinator.documents
     made: list[tuple[Control, Steered]] = []
     spent = 0.0 if request.max_usd is None else (await shared_spending(documents)).usd
@@ -212,15 +213,15 @@ UpdateInputs = Callable[[SharedControls], Awaitable[None]]
 
 
 class Apply(Protocol):
-    """Makes changes in this process."""
+    """Applies changes in this process."""
 
     def __call__(self, request: ControlRequest, *, time_left: float | None) -> object:
-        """`time_left`: seconds to the deadline; None without one."""
+        """`time_left`: seconds until the deadline; None without one."""
         ...
 
 
 class ControlFollower:
-    """Applies the changes of a run in one process, and reports each once."""
+    """Applies a run's changes in one process, and reports each change once."""
 
     def __init__(
         self,
@@ -230,7 +231,8 @@ class ControlFollower:
         events: EventSink | None,
         known: SharedControls | None,
     ) -> None:
-        """`known`: the changes when this process began, whose `max_usd` and `deadline` it has applied."""
+        """`known`: the changes at the start of this process, which has already applied their `max_usd` and
+        `deadline`."""
         kept = KeptControls.of((), given) if known is None else known.kept(given)
         self._given = given
         self._apply = apply
@@ -243,7 +245,7 @@ class ControlFollower:
         self._reported = 0 if known is None else known.last_number
 
     def update(self, controls: SharedControls, now: float) -> None:
-        """Applies all changes to this process, whatever was applied before."""
+        """Brings this process to the current state of the run, whatever it has applied before."""
         kept = controls.kept(self._given)
         max_usd, deadline = self._limits
         max_inflight = next((e.control.value for e in controls.changes[::-1] if e.control.name == "max_inflight"), None)
@@ -273,7 +275,7 @@ class ControlFollower:
 async def follow_controls(
     documents: Documents, member: Membership, follower: ControlFollower, update_inputs: UpdateInputs | None = None
 ) -> AsyncIterator[None]:
-    """Applies the changes of the run, including those made while the block runs. `update_inputs`: takes added inputs.
+    """Applies the run's changes so far, and further ones while the block runs. `update_inputs`: takes added inputs.
     Raises StoreError."""
     changed = asyncio.Event()
     member.on_updates(lambda updates: changed.set() if is_control(updates) else None)
@@ -288,7 +290,7 @@ async def follow_controls(
 
 
 def is_control(updates: Updates) -> bool:
-    """Whether the changes of the run have changed."""
+    """Whether the updates announce changes to the run."""
     return _CHANGED in updates.published
 
 

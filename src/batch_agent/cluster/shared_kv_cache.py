@@ -1,4 +1,5 @@
-"""KV cache of a server that several workers use: one account for all of them, as a document of the coordinator."""
+"""Shared KV cache of a server that several workers use: one account for all of them, as a document of the
+coordinator."""
 
 import asyncio
 import logging
@@ -22,7 +23,7 @@ from .shared_limits import CALM_SHARE, SAFETY_FACTOR, renewal_interval
 
 _log = logging.getLogger("batch_agent")
 _DRIFT = 0.25
-"""And when the number of residents has changed by more than this share."""
+"""The entry is also renewed when the number of residents has changed by more than this share."""
 
 
 @asynccontextmanager
@@ -34,10 +35,11 @@ async def share_kv_caches(
     ttl: float,
     interval: float = 0.5,
 ) -> AsyncIterator[None]:
-    """Residencies of the same name lead to the same server. While the block runs, agents are admitted by the account of
-    all workers: at once within the worker's grant, else by a transaction with the account, and at the latest at its
-    next renewal, every `interval` seconds. A worker that does not renew for `ttl` seconds loses its entry. Each
-    endpoint of a pool has an account by its own name, also one that joins later. Raises StoreError."""
+    """Admits agents by an account that all workers share, while the block runs. Residencies of the same name lead to
+    the same server. Within the worker's grant, an agent is admitted at once; beyond it, by a transaction with the
+    account, at the latest at the next renewal, every `interval` seconds. A worker that does not renew for `ttl` seconds
+    loses its entry. Each endpoint of a pool has an account under its own name, including endpoints that join later.
+    Raises StoreError."""
     async with AsyncExitStack() as stack:
         for name, residency in residencies.items():
             if isinstance(residency, PoolResidency):
@@ -50,10 +52,10 @@ async def share_kv_caches(
 
 
 class PoolSharing:
-    """The KV caches of the endpoints of a pool, which may join and leave."""
+    """Sharing of the KV caches of a pool, whose endpoints may join and leave."""
 
     def __init__(self, share: "Callable[[str, Residency], KvSharing]", server: str, interval: float) -> None:
-        """`share`: shares the account of a name."""
+        """`share`: shares the account with this name."""
         self._share = share
         self._server = server
         self._interval = interval
@@ -96,10 +98,10 @@ class PoolSharing:
 
 
 class KvSharing:
-    """One worker among those that share the KV cache of an endpoint.
+    """One worker's share of an endpoint's KV cache.
 
-    Before an entry is written, the grant shrinks to what residents use; afterwards it grows to what the entry has. So
-    the residents of a worker never use more than its entry shows, whether or not a reply of the coordinator is lost."""
+    The grant shrinks to what residents use before an entry is written, and grows to the amount in the entry afterwards.
+    The residents of a worker thus never use more than its entry shows, even if a reply of the coordinator is lost."""
 
     def __init__(self, documents: Documents, worker: str, endpoint: str, residency: Residency, ttl: float) -> None:
         self._documents = documents
@@ -112,7 +114,7 @@ class KvSharing:
         self._wanted = asyncio.Event()
         self._stopping: asyncio.TimerHandle | None = None
         self._granted: KvGrant | None = None
-        """Grant that takes effect when the entry is written; None if none was written."""
+        """Grant that takes effect once the entry is written; None if no entry was written."""
         self._observed = (0, 0)
         self._initial = self._ledger.learned
         self._ledger.observations = LedgerObservations()
@@ -121,7 +123,7 @@ class KvSharing:
 
     @asynccontextmanager
     async def active(self, interval: float) -> AsyncIterator[None]:
-        """Renews the entry while the block runs, and deletes it at its end. Raises StoreError."""
+        """Renews the entry while the block runs, and deletes it at the end. Raises StoreError."""
         await retry_contention(self.renew)
         renewing = asyncio.get_running_loop().create_task(self._renew_forever(interval))
         try:
@@ -134,14 +136,14 @@ class KvSharing:
                 await self.leave()
 
     async def run(self, interval: float) -> None:
-        """Renews the entry until it is cancelled, and deletes it then."""
+        """Renews the entry until cancelled, then deletes it."""
         try:
             await self._renew_forever(interval)
         finally:
             await self.leave()
 
     async def renew(self) -> None:
-        """One transaction with the account. Raises StoreError."""
+        """Runs one transaction with the account. Raises StoreError."""
         began = aio.now()
         self._wanted.clear()
         await change(self._documents, self._document, self._edit)
@@ -185,7 +187,7 @@ class KvSharing:
         return _encode(account.with_entry(self._worker, replace(entry, until=document.now + self._ttl), ledger.learned))
 
     def _is_calm(self, account: KvAccount, now: float) -> bool:
-        """Whether the entry can stay as it is."""
+        """Whether the entry can stay unchanged."""
         entry, observations = account.entries.get(self._worker), self._ledger.observations
         residents = self._ledger.residents
         return (
@@ -204,7 +206,7 @@ class KvSharing:
         self._stopping = asyncio.get_running_loop().call_at(began + SAFETY_FACTOR * self._ttl, self._stop)
 
     def _stop(self) -> None:
-        """Other workers may soon consider this one dead: nothing is granted."""
+        """Revokes the grant, because other workers may soon consider this one dead."""
         self._ledger.grant = NO_GRANT
 
     async def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""Slots of a server that several workers use: each worker has a quota, and quotas follow the demand."""
+"""Shared slots of a server that several workers use. Each worker has a quota, and quotas follow the demand."""
 
 import asyncio
 import logging
@@ -21,16 +21,16 @@ from .membership import best_effort
 _log = logging.getLogger("batch_agent")
 _MEMBERS = "members"
 SAFETY_FACTOR = 0.8
-"""Fraction of the lease duration after which a worker that cannot renew stops by itself, before others count it as
+"""Fraction of the lease duration after which a worker that cannot renew stops by itself, before others consider it
 gone."""
 _MANY_WORKERS = 32
-"""With more workers, each renews less often: all change one document."""
+"""Number of workers above which each renews less often, because all of them change one document."""
 _RENEWALS = 5
-"""At least, per lease duration."""
+"""Minimum number of renewals per lease duration."""
 _CALM_INTERVALS = 4
-"""A worker reads the others' entries only every so many intervals while neither they nor its own demand change."""
+"""Intervals between two reads of the other workers' entries, while neither they nor this worker's demand change."""
 CALM_SHARE = 0.6
-"""An entry that would stay as it is is written again when less than this share of its duration is left."""
+"""An unchanged entry is written again when less than this share of its duration is left."""
 
 
 def renewal_interval(interval: float, ttl: float, workers: int) -> float:
@@ -42,10 +42,10 @@ def renewal_interval(interval: float, ttl: float, workers: int) -> float:
 async def share_limits(
     documents: Documents, worker: str, gates: Mapping[str, AdmissionController], *, ttl: float, interval: float = 0.5
 ) -> AsyncIterator["LimitSharing"]:
-    """Admission controllers of the same name lead to the same server. Of its slots, if their number is fixed, each
-    worker gets a quota before anything is granted, and a new one every `interval` seconds while the block runs. The
-    quotas never exceed the limit together. A worker that does not renew for `ttl` seconds loses its quota. Raises
-    StoreError."""
+    """Shares the limits of servers. Admission controllers of the same name lead to the same server. If the number of
+    its slots is fixed, each worker gets a quota of them before anything is granted, and a new quota every `interval`
+    seconds while the block runs. Together the quotas never exceed the limit. A worker that does not renew for `ttl`
+    seconds loses its quota. Raises StoreError."""
     sharing = LimitSharing(documents, worker, gates, ttl)
     await retry_contention(sharing.renew)
     renewing = asyncio.get_running_loop().create_task(_renew_forever(sharing, interval, ttl))
@@ -75,7 +75,7 @@ async def _renew_forever(sharing: "LimitSharing", interval: float, ttl: float) -
 
 
 async def workers_of(documents: Documents) -> frozenset[str]:
-    """Workers that are alive and run agents or may. Raises StoreError."""
+    """Live workers that run agents or may run some. Raises StoreError."""
     return frozenset(_alive(await documents.read(_MEMBERS)))
 
 
@@ -106,7 +106,7 @@ class _Member:
 
 
 class LimitSharing:
-    """One worker among those that share the limits."""
+    """One worker's part in the sharing of limits."""
 
     def __init__(self, documents: Documents, worker: str, gates: Mapping[str, AdmissionController], ttl: float) -> None:
         self._documents = documents
@@ -117,36 +117,36 @@ class LimitSharing:
             quota.put(0)
         self._stopping: asyncio.TimerHandle | None = None
         self._members: dict[str, _Member] = {}
-        """Entries of all workers that are alive, with this worker's current one."""
+        """Entries of all live workers, including the current one of this worker."""
         self._is_confirmed = False
-        """Whether the last entry that this worker has written is known to be there, and in time."""
+        """Whether this worker's last entry is known to have been written in time."""
         self._portions: dict[str, int | None] = {}
         self._demands: dict[str, Demand] | None = None
-        """This worker's demand at its last renewal, if that changed nothing."""
+        """This worker's demand at its last renewal, if that renewal changed nothing."""
         self.is_isolated = False
-        """The coordinator was unreachable for so long that other workers may consider this one dead: nothing is
-        granted."""
+        """Whether the coordinator was unreachable for so long that other workers may consider this one dead. If so,
+        nothing is granted."""
 
     @property
     def workers(self) -> int:
-        """Number of workers that are alive."""
+        """Number of live workers."""
         return max(1, len(self._members))
 
     @property
     def is_calm(self) -> bool:
-        """Whether the last renewal changed nothing, and this worker still has as much to do, enough slots and no pace,
-        of which a worker that joins gets its part at once."""
+        """Whether the last renewal changed nothing, and this worker has the same demand, enough slots, and no pace: a
+        joining worker gets its part of a pace at once."""
         demands = self._current_demands()
         is_paced = any(quota.slots.pace is not None for quota in self._quotas.values())
         return demands == self._demands and not is_paced and not any(each.is_short for each in demands.values())
 
     def _current_demands(self) -> dict[str, Demand]:
-        """What others must know: nobody needs the use of a worker that is alone."""
+        """The demand to report. A worker that is alone reports no use, because no other one needs it."""
         demands = {name: quota.slots.demand() for name, quota in self._quotas.items()}
         return demands if self.workers > 1 else {name: replace(each, used=0) for name, each in demands.items()}
 
     async def renew(self) -> None:
-        """Reports this worker's demand, and applies its quotas. Raises StoreError."""
+        """Reports this worker's demand and applies its quotas. Raises StoreError."""
         began, self._demands = aio.now(), None
         await change(self._documents, _MEMBERS, self._edit)
         if aio.now() >= began + SAFETY_FACTOR * self._ttl:
@@ -164,7 +164,7 @@ class LimitSharing:
             self._postpone_stop(began)
 
     async def leave(self) -> None:
-        """Frees this worker's quotas."""
+        """Releases this worker's quotas."""
         if self._stopping is not None:
             self._stopping.cancel()
         if self.is_isolated:
@@ -193,7 +193,7 @@ class LimitSharing:
         return _encode(members)
 
     def _claim(self, name: str, quota: _Quota, claims: Mapping[str, SlotClaim], now: float) -> SlotClaim:
-        """A decrease takes effect before it is written, an increase only after it."""
+        """A decrease takes effect before it is written, an increase only afterwards."""
         demand, known = quota.slots.demand(), claims.get(self._worker)
         before = known or SlotClaim(0, 0, None, None, now)
         wants = None if known is None else demand_for(demand, before.held if quota.wants is None else quota.wants)
@@ -223,7 +223,7 @@ class LimitSharing:
 
 
 def _is_same_quota(before: Mapping[str, SlotClaim], claims: Mapping[str, SlotClaim]) -> bool:
-    """Whether a worker that joins would find the same slots taken."""
+    """Whether a joining worker would find the same slots taken."""
     return before.keys() == claims.keys() and all(
         before[name].total == claim.total and (claim.total is None or before[name].held == claim.held)
         for name, claim in claims.items()

@@ -1,5 +1,5 @@
 """Facts of a distributed run at the coordinator, as a `Store` of the engine. Each write carries the fencing token of
-its agent's lease. Writes are buffered: in order per agent, batched across agents."""
+its agent's lease. Writes are buffered: ordered per agent, batched across agents."""
 
 import asyncio
 import random
@@ -21,17 +21,18 @@ from ..core.results import AgentError
 from .membership import Membership
 
 FLUSH_INTERVAL = 0.04
-"""Seconds. Writes that are waited for are sent at the next multiple, so that they share a message."""
+"""Seconds between two messages with writes that callers wait for. All of these writes are sent at the next multiple, to
+share a message."""
 MAX_WAITING = 32
-"""Callers that wait: with so many, a message is sent at once. Agents that end keep their room until then."""
+"""Number of waiting callers that triggers a message at once. Agents that end keep their room until it is sent."""
 LAZY_FLUSH_INTERVAL = 0.2
-"""The same for writes that are not waited for, at the next multiple but one. If the worker dies, that work is
-repeated."""
+"""As FLUSH_INTERVAL, for writes that no caller waits for: they are sent at the next multiple but one. If the worker
+dies before, that work is repeated."""
 
 
 @dataclass(slots=True)
 class PendingWrites:
-    """Writes of one agent and its chunks, and the callers that wait for them."""
+    """Writes of an agent and its chunks, and the callers that wait for them."""
 
     writes: list[Write] = field(default_factory=list)
     waiters: "list[asyncio.Future[None]]" = field(default_factory=list)
@@ -40,10 +41,10 @@ class PendingWrites:
 
 
 class WriteBuffer:
-    """Buffer of writes. Pure: the time is an argument."""
+    """Buffer of writes. Pure: takes the time as an argument."""
 
     def __init__(self, phase: float = 0.0) -> None:
-        """`phase`: seconds that are added to all multiples: workers that send at the same moment wait for each other at
+        """`phase`: seconds to add to all multiples. Workers that send at the same moment would wait for each other at
         the server."""
         self._phase = phase
         self._pending: dict[str, PendingWrites] = {}
@@ -64,8 +65,8 @@ class WriteBuffer:
             self._set_due(pending, self._multiple(now, LAZY_FLUSH_INTERVAL, 2))
 
     def request_flush(self, key: str, waiter: "asyncio.Future[None]", now: float, *, immediately: bool = False) -> None:
-        """A caller waits for all writes of this agent. `immediately`: with the next message, for a call that holds a
-        slot of its tool meanwhile."""
+        """Adds a caller that waits for all writes of this agent. `immediately`: send them with the next message, for a
+        call that holds a slot of its tool meanwhile."""
         pending = self._pending_of(key)
         pending.waiters.append(waiter)
         self._waiting += 1
@@ -74,7 +75,8 @@ class WriteBuffer:
             self.next_due = now
 
     def take(self, now: float, max_writes: int) -> Iterator[list[PendingWrites]]:
-        """Writes that are due, in batches of about `max_writes`; all that are waited for, if enough are."""
+        """Due writes, in batches of about `max_writes`. If enough callers wait, all writes that are waited for are
+        due."""
         last = now if self._waiting < MAX_WAITING else now + FLUSH_INTERVAL
         due = [agent for agent, pending in self._pending.items() if pending.due is not None and pending.due <= last]
         batch: list[PendingWrites] = []
@@ -114,21 +116,23 @@ async def stored_plan(documents: Documents) -> Mapping[str, Any] | None:
 
 
 _CLOSE_TIMEOUT = 5.0
-"""Seconds for the remaining writes at the end of a run."""
+"""Seconds to send the remaining writes at the end of a run."""
 _MAX_BATCH = 500
 """Facts per message."""
 
 
 class SharedStore:
-    """Sends facts in the background, in order, one message at a time; what arrives meanwhile goes with the next."""
+    """Sends facts in the background, in order, one message at a time. Facts that arrive meanwhile share the next
+    message."""
 
     is_durable = True
 
     def __init__(
         self, member: Membership, documents: Documents, facts: FactTable, *, sends_starts: bool = False
     ) -> None:
-        """`sends_starts`: for readers of the store, who tell agents that run from those that were not started.
-        Otherwise the start of an agent is sent with its first reply: an agent without facts is started."""
+        """`sends_starts`: send the start of an agent at once, for readers of the store that distinguish running agents
+        from those not started. Otherwise the start is sent with the first reply: an agent without facts is started
+        anew."""
         self._member = member
         self._documents = documents
         self._table = facts
@@ -142,7 +146,7 @@ class SharedStore:
         self._is_closing = False
 
     async def open(self) -> None:
-        """Nothing to do: the coordinator is opened by `join`."""
+        """Does nothing: `join` opens the coordinator."""
 
     async def plan(self) -> Mapping[str, Any] | None:
         return await stored_plan(self._documents)
@@ -160,14 +164,14 @@ class SharedStore:
             )
 
     async def identity(self) -> str:
-        """The first worker that needs it sets the run's identity."""
+        """The run's identity, set by the first worker that needs it."""
         if self._identity is None:
             await self._documents.compare_and_set(IDENTITY, None, secrets.token_hex(8).encode())
             self._identity = ((await self._documents.read(IDENTITY)).data or b"").decode()
         return self._identity
 
     def preload(self, key: str, facts: tuple[Fact, ...]) -> None:
-        """Facts that came with a lease need not be read again."""
+        """Keeps facts that came with a lease, which saves reading them."""
         self._preloaded[key] = facts
 
     async def facts(self, key: str) -> Sequence[Fact]:
@@ -178,7 +182,7 @@ class SharedStore:
         return await self._table.spent()
 
     async def account(self) -> Account | None:
-        """None: workers share an account of their own (cluster/shared_budget.py)."""
+        """Returns None: workers have an account of their own (cluster/shared_budget.py)."""
         return None
 
     async def save_account(self, account: Account) -> None:
@@ -217,7 +221,7 @@ class SharedStore:
             self._member.token(key)
 
     async def aclose(self) -> None:
-        """Nothing to do, as in `open`."""
+        """Does nothing, like `open`."""
 
     def _add(self, write: Write, *, is_due: bool = True) -> None:
         before = self._buffer.next_due
@@ -227,7 +231,7 @@ class SharedStore:
 
     @asynccontextmanager
     async def flush_in_background(self) -> AsyncIterator[None]:
-        """Sends facts while the block runs, and the rest at its end. A write that fails ends the block."""
+        """Sends facts while the block runs, and the remaining ones at its end. A failed write ends the block."""
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
                 sending = group.create_task(self._send())

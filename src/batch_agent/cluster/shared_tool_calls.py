@@ -1,4 +1,5 @@
-"""Tool calls that one worker makes for all, shared limits of tools, and the order of references in all prompts."""
+"""Tool calls that one worker makes for all of them, shared limits of tools, and one order of references for all
+prompts."""
 
 import asyncio
 import logging
@@ -25,12 +26,11 @@ T = TypeVar("T")
 Make = Callable[[], Awaitable[CallOutcome]]
 
 _RECHECK_AFTER = 3.0
-"""Seconds after which a call that another worker makes is claimed again: the worker may be gone, or the update
-lost."""
+"""Seconds after which a call made by another worker is claimed again: that worker may be gone, or the update lost."""
 _OUTAGE_PAUSE = 10.0
-"""Seconds without attempts after the coordinator could not be reached."""
+"""Seconds without attempts after the coordinator was unreachable."""
 _MIN_TTL = 1.0
-"""Seconds for which waiting workers can fetch an outcome that later callers do not get."""
+"""Minimum seconds for which waiting workers can fetch an outcome, even if later callers do not get it."""
 _MAX_OUTCOME_BYTES = 1_000_000
 """Larger outcomes are not shared."""
 
@@ -38,8 +38,8 @@ _log = logging.getLogger("batch_agent")
 
 
 class ClusterToolCalls:
-    """Shared calls of one worker. The worker that claims a call makes it and stores its outcome; the others wait.
-    Outcomes are stored in the background: that delays no caller, and continues if the agent leaves."""
+    """Shared tool calls, for one worker. The worker that claims a call makes it and stores its outcome; the others
+    wait. Outcomes are stored in the background, which delays no caller and continues if the agent leaves."""
 
     def __init__(self, table: CallTable, documents: Documents, worker: str) -> None:
         self._table = table
@@ -53,7 +53,7 @@ class ClusterToolCalls:
         self._has_warned = False
 
     def on_completed(self, names: Iterable[str]) -> None:
-        """Wakes up waiters of these calls (`Updates.completed_calls`)."""
+        """Wakes up the callers that wait for these calls (`Updates.completed_calls`)."""
         for name in names:
             for updated in self._waiting.get(name, ()):
                 updated.set()
@@ -62,7 +62,7 @@ class ClusterToolCalls:
         waited_since: float | None = None
         with self._subscribed(
             name
-        ) as updated:  # subscribed before the claim: its reply and updates may arrive in any order
+        ) as updated:  # subscribe before the claim: its reply and updates may arrive in any order
             while not self._is_paused:
                 updated.clear()
                 claimed_at = aio.now()
@@ -99,7 +99,7 @@ class ClusterToolCalls:
             return None
 
     async def acquire_permit(self, name: str, limit: int) -> Callable[[], None] | None:
-        async with self._permit_queues.setdefault(name, asyncio.Lock()):  # one call of this process asks at a time
+        async with self._permit_queues.setdefault(name, asyncio.Lock()):  # one call at a time asks for this process
             with self._subscribed(permit_update(name)) as updated:
                 while not self._is_paused:
                     updated.clear()
@@ -111,8 +111,8 @@ class ClusterToolCalls:
         return None
 
     async def aclose(self) -> None:
-        """Stores pending outcomes if that is possible soon. Call it after the last call, while the coordinator is
-        open."""
+        """Stores pending outcomes if that is quickly possible. Call it after the last tool call, while the coordinator
+        is open."""
         try:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=_RECHECK_AFTER)
@@ -136,7 +136,7 @@ class ClusterToolCalls:
                 del self._waiting[name]
 
     async def _claim(self, name: str) -> bytes | bool:
-        """If the caller is cancelled meanwhile, a call that it was granted is released."""
+        """Claims a call. If the caller is cancelled meanwhile, releases a granted claim."""
         claiming = self._spawn(self._claimed(name))
         try:
             return await asyncio.shield(claiming)
@@ -147,7 +147,7 @@ class ClusterToolCalls:
     async def _claimed(self, name: str) -> bytes | bool:
         try:
             return await self._table.claim(name, self._worker)
-        except StoreError as error:  # it may have been granted, so it is made and completed
+        except StoreError as error:  # the claim may have been granted, so make and complete the call
             self._pause(error)
             return True
 
@@ -156,7 +156,7 @@ class ClusterToolCalls:
             await self._complete(name, None)
 
     async def _permitted(self, name: str, limit: int) -> bool:
-        """If the caller is cancelled meanwhile, a permit that it was granted is returned."""
+        """Acquires a permit. If the caller is cancelled meanwhile, returns a granted permit."""
         asking = self._spawn(self._ask_permit(name, limit))
         try:
             return await asyncio.shield(asking)
@@ -167,7 +167,7 @@ class ClusterToolCalls:
     async def _ask_permit(self, name: str, limit: int) -> bool:
         try:
             return await self._table.acquire_permit(name, self._worker, limit)
-        except StoreError as error:  # it may have been granted, so it is returned after the execution
+        except StoreError as error:  # it may have been granted, so return it after the execution
             self._pause(error)
             return True
 
@@ -179,7 +179,7 @@ class ClusterToolCalls:
         self._spawn(self._release_permit(name))
 
     async def _release_permit(self, name: str) -> None:
-        """Retries until it is returned: while this worker lives, no other can have it."""
+        """Returns a permit, with retries: no other worker can take it while this one lives."""
         while True:
             try:
                 return await self._table.release_permit(name, self._worker)
@@ -201,7 +201,7 @@ class ClusterToolCalls:
         return outcome
 
     async def _complete(self, name: str, outcome: CallOutcome | None) -> None:
-        """Retries until the outcome is stored: while this worker lives, no other can make a call that it claimed."""
+        """Stores an outcome, with retries: no other worker can make the claimed call while this one lives."""
         until = aio.now() + (outcome.ttl if outcome is not None else 0.0)
         while True:
             ttl = until - aio.now()
@@ -218,7 +218,7 @@ class ClusterToolCalls:
                 return
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """A task that is cancelled with this object."""
+        """Starts a task that is cancelled when this object is closed."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -249,8 +249,8 @@ def decode(data: bytes) -> CallOutcome:
 
 
 def _usable(outcome: CallOutcome, waited_since: float | None) -> CallOutcome | None:
-    """Another worker's outcome with its remaining ttl, which only a worker that waited for it can know. None: it is
-    only for workers that waited, or the other worker's call timed out and this one's may not."""
+    """Another worker's outcome with its remaining ttl, which is known only if this worker waited for it. None if the
+    outcome is only for workers that waited, or if the other worker's call timed out, which this one's may not."""
     if outcome.timed_out:
         return None
     if waited_since is not None:
@@ -263,11 +263,13 @@ def _usable(outcome: CallOutcome, waited_since: float | None) -> CallOutcome | N
 _NAME = "references"
 _DIGEST_BYTES = 8
 MAX_REFERENCES = 4_096
-"""Further references have the same rank. The document is read and written as a whole."""
+"""Maximum number of ranked references. Further ones share one rank, because the document is read and written as a
+whole."""
 
 
 class SharedReferenceOrder:
-    """Ranks by the order in which any worker first asked. A worker asks the coordinator once for each reference."""
+    """Ranks references by the order in which any worker first asked for them. Each worker asks the coordinator once per
+    reference."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
@@ -280,7 +282,7 @@ class SharedReferenceOrder:
         digest = blake2b(heading.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).digest()
         if digest not in self._ranks:
             self._new.add(digest)
-            async with self._lock:  # what is asked for meanwhile is added in one go
+            async with self._lock:  # whatever is requested meanwhile is added in one go
                 if digest not in self._ranks:
                     await self._append()
         return self._ranks.get(digest) or SharedRank(MAX_REFERENCES, is_elsewhere=False)

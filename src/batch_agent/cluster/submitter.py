@@ -23,19 +23,19 @@ from .cluster_session import ClusterSession
 from .leased_source import LeasedSource
 
 _MAX_OUTSTANDING = 20_000
-"""Jobs that are submitted and not delivered; later inputs are read when there is room."""
+"""Maximum number of jobs that are submitted but not delivered. Later inputs are read when there is room."""
 _MAX_BATCH = 256
 _GRACE = 1.0
-"""Seconds after the deadline for the results of agents that have ended."""
+"""Seconds after the deadline to wait for the results of agents that have ended."""
 
 T = TypeVar("T")
 
 Rebuild = Callable[[Job, Sequence[Fact], Completion], Awaitable[AgentResult | None]]
-"""The result of an agent, from its facts and completion. None: the facts have no end."""
+"""Rebuilds the result of an agent from its facts and completion; None if the facts have no end."""
 
 
 class Submitter:
-    """Every input becomes exactly one delivered result, from any worker."""
+    """Turns every input into exactly one delivered result, from any worker."""
 
     def __init__(
         self,
@@ -48,12 +48,13 @@ class Submitter:
         deadline: RunDeadline,
         close: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`close`: called when every input has its result; False if there are more inputs, after `read_more`."""
+        """`close`: called when every input has its result; returns False if there are further inputs, announced by
+        `read_more`."""
         self._session = session
         self._close = close
         self._deadline = deadline
         self._waiting: asyncio.Timeout | None = None
-        """What ends at the deadline."""
+        """Timeout of the current wait, which ends at the deadline."""
         deadline.observe(self._on_deadline_moved)
         self._inputs = inputs
         self._fit = fit
@@ -61,23 +62,25 @@ class Submitter:
         self._deliver = deliver
         self._events = events
         self._outstanding: dict[str, Job] = {}
-        """Jobs that are not delivered."""
+        """Jobs that have not been delivered."""
         self._local_results: dict[str, AgentResult] = {}
         """Results of agents that ended in this process, until the coordinator reports them."""
         self._to_submit: asyncio.Queue[Job] = asyncio.Queue()
         self._ended: asyncio.Queue[tuple[Sequence[Completion], bool]] = asyncio.Queue()
-        """With whether they had ended before this run. None of them: all inputs are read."""
+        """Completions, with whether they had ended before this run. An empty sequence means that all inputs are
+        read."""
         self._room = asyncio.Semaphore(_MAX_OUTSTANDING)
         self._is_read = False
-        """Whether the inputs have no more, or have raised."""
+        """Whether the inputs are exhausted or have raised."""
         self._failure: Exception | None = None
-        """What they raised."""
+        """The exception that the inputs raised."""
         self._has_more = asyncio.Event()
         self.has_all_results = False
         """Whether every input has the result of its agent. False if the deadline came first."""
 
     async def finished_here(self, result: AgentResult) -> None:
-        """An agent ended in this process; its input may be another submitter's. Raises StoreError."""
+        """Handles an agent that ended in this process, whose input may belong to another submitter. Raises
+        StoreError."""
         if result.key in self._outstanding:
             self._local_results[result.key] = result
         try:
@@ -86,13 +89,13 @@ class Submitter:
             self._local_results.pop(result.key, None)
 
     def read_more(self) -> None:
-        """The inputs have more."""
+        """Resumes reading, because there are further inputs."""
         self._is_read = self._failure is not None
         self._has_more.set()
 
     async def collect(self) -> None:
         """Returns when every input has its result. Raises StoreError and, after the outstanding results are delivered,
-        what the inputs raised."""
+        the exception of the inputs."""
         session = self._session
         session.member.on_updates(self._read)
         with aio.ungrouped():
@@ -109,7 +112,7 @@ class Submitter:
         self.has_all_results = is_done
 
     async def _read_all(self) -> None:
-        """Reads inputs while there is room, also those that are added later, until they raise."""
+        """Reads inputs while there is room, including inputs that are added later, until they raise."""
         while self._failure is None:
             await self._room.acquire()
             try:
@@ -134,14 +137,14 @@ class Submitter:
                 self._to_submit.put_nowait(job)
 
     async def _submit_all(self) -> None:
-        """Submits in batches what has arrived meanwhile."""
+        """Submits, in batches, the jobs that have arrived meanwhile."""
         while True:  # until everything is delivered
             jobs = [await self._to_submit.get(), *islice(_available(self._to_submit), _MAX_BATCH)]
             if known := await self._session.submit(jobs):
                 self._ended.put_nowait((list(known.values()), True))
 
     async def _deliver_all(self) -> bool:
-        """False if the deadline came first."""
+        """Delivers all results. Returns False if the deadline came first."""
         while self._outstanding or not self._is_read or not await self._is_closed():
             try:
                 async with asyncio.timeout_at(self._gives_up_at) as clock:
@@ -182,7 +185,7 @@ class Submitter:
             self._waiting.reschedule(self._gives_up_at)
 
     async def _fail_remaining(self) -> None:
-        """Fails outstanding jobs and inputs that were not read. Those whose agents have started keep their facts."""
+        """Fails outstanding jobs and unread inputs. Agents that have started keep their facts."""
         error = AgentError(ErrorKind.BUDGET, str(self._deadline.error))
         remaining = [AgentResult(job.index, job.key, job.input, error=error) for job in self._outstanding.values()]
         for job in list(self._outstanding.values()):
@@ -204,13 +207,14 @@ class Submitter:
                 await self._submit_missing()
 
     async def _submit_missing(self) -> None:
-        """A killed server may have lost its last second: jobs, or completions."""
+        """Submits missing jobs again: a killed server may have lost the jobs or completions of its last second."""
         if await self._session.coordinator.work.pending_count() < len(self._outstanding) - self._to_submit.qsize():
             for job in self._outstanding.values():
                 self._to_submit.put_nowait(job)
 
     def _submit_again(self, job: Job, *, is_known: bool) -> None:
-        """The coordinator has lost facts of an agent that has ended. `is_known`: it still reports the completion."""
+        """Submits a job whose agent has ended, because the coordinator has lost some of its facts. `is_known`: whether
+        it still reports the completion."""
         if is_known:
             raise StoreError(
                 f"The store has lost the facts of agent {row_key(job.key)} (input {job.index}). Use another run_id to "
@@ -219,7 +223,7 @@ class Submitter:
         self._to_submit.put_nowait(job)
 
     async def _facts_of(self, completions: Sequence[Completion]) -> dict[str, tuple[Fact, ...]]:
-        """Facts of agents whose results are not known here."""
+        """Facts of the agents whose results are not known in this process."""
         here = self._session.member.name
         keys = [each.key for each in completions if each.worker != here or each.key not in self._local_results]
         if not keys:
@@ -253,8 +257,8 @@ def _available(queue: "asyncio.Queue[T]") -> Iterator[T]:
 
 
 async def work_and_collect(engine: Engine, source: LeasedSource, submitter: Submitter) -> None:
-    """Returns when every input of the submitter has its result and the agents that were started here for others have
-    ended. Raises what either raises."""
+    """Returns when every input of the submitter has its result, and agents that were started here for others have
+    ended. Raises the exceptions of both."""
     with aio.ungrouped():
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.run())
@@ -263,7 +267,7 @@ async def work_and_collect(engine: Engine, source: LeasedSource, submitter: Subm
 
 
 def complete_via(session: ClusterSession) -> Callable[[AgentResult], Awaitable[None]]:
-    """Reports results to the coordinator, from which their submitters collect them."""
+    """A function that reports results to the coordinator, from which their submitters collect them."""
 
     async def end(result: AgentResult) -> None:
         with suppress(LeaseLost):  # another worker completes it

@@ -11,12 +11,12 @@ from ..core.errors import SpecError
 
 
 class AppendFile:
-    """File to which one run at a time appends. Each chunk is on disk, whole, when `append` returns. The first chunk
-    replaces the earlier contents: a run that cannot start leaves them as they were."""
+    """File to which one run at a time appends. When `append` returns, the whole chunk is on disk. The first chunk
+    replaces earlier contents, which a run that cannot start therefore leaves unchanged."""
 
     def __init__(self, path: Path, label: str, target: Path | None = None) -> None:
-        """`label`: the option that named the file, for messages. `target`: the file that the user named, if it is
-        another one. Raises SpecError."""
+        """`label`: the option that named the file, for messages. `target`: the file that the user named, if it differs.
+        Raises SpecError."""
         self._display_name = f"{label} {str(target or path)!r}"
         self._end = 0
         self._has_begun = False
@@ -27,7 +27,7 @@ class AppendFile:
         self._lock()
 
     def append(self, chunk: bytes) -> None:
-        """Raises SpecError if the disk is full; then nothing of the chunk remains in the file."""
+        """Appends a chunk. Raises SpecError if the disk is full; nothing of the chunk then remains in the file."""
         with self._translate_errors():
             if not self._has_begun:
                 self._truncate(0)
@@ -42,7 +42,7 @@ class AppendFile:
         self._end += len(chunk)
 
     def replace(self, chunks: Iterable[bytes]) -> None:
-        """Replaces the whole contents atomically, for readers too. Raises SpecError, and then leaves the file."""
+        """Replaces the whole contents atomically, also for readers. If it raises SpecError, the file is unchanged."""
         draft = temporary_path(self.path)
         with self._translate_errors():
             try:

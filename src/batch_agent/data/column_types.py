@@ -7,13 +7,13 @@ from typing import Any
 from ..core.fast_dataclass import dataclass
 
 _MAX_EXACT_INT = 2**53
-"""Up to this absolute value, an integer is exact as a double."""
+"""Maximum absolute value up to which every integer is exact as a double."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """Scalar type, named as in DuckDB, with two additions: LONG is a BIGINT that no DOUBLE holds exactly; NULL is the
-    type of a column without values."""
+    """Scalar type, named as in DuckDB, with two additions: LONG is a BIGINT that no DOUBLE holds exactly, and NULL is
+    the type of a column without values."""
 
     name: str
 

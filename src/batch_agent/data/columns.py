@@ -15,7 +15,7 @@ from .result_rows import jsonable, named_fields, replace_lone_surrogates
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal})
 LEADING_COLUMNS = ("index", "key", "ok", "status", "finish")
 EVALUATION_COLUMNS = ("model", "sample")
-"""Only in tables of runs with `models=` and `samples=`, behind the key."""
+"""Columns only in tables of runs with `models=` and `samples=`, after the key."""
 TRAILING_COLUMNS = (
     "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "written_tokens",
     "output_tokens", "lane", "cost", "seconds",
@@ -30,7 +30,7 @@ def table_row(result: AgentResult) -> dict[str, Any]:
 
 
 def narrow_row(result: AgentResult) -> dict[str, Any]:
-    """Row with input and output in one column each, for a file that grows and cannot get new columns."""
+    """Row with one column each for input and output, for a file that grows and cannot get new columns."""
     return {**_agent_columns(result), "input": _cell(result.input, by_alias=False), "output": _cell(result.output)}
 
 
@@ -47,7 +47,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """Order of the columns of a table, whose rows may have different columns."""
+    """Order of the columns of a table whose rows may have different columns."""
 
     order: Callable[[Iterable[str]], list[str]]
 
@@ -86,7 +86,7 @@ def _agent_columns(result: AgentResult) -> dict[str, Any]:
 
 
 def field_columns(name: str, value: Any, *, by_alias: bool = True) -> dict[str, Any]:
-    """`NAME.FIELD` for each field of the value; `NAME` for a value without fields. `by_alias`: as of `jsonable`."""
+    """`NAME.FIELD` for each field of the value; `NAME` for a value without fields. `by_alias`: as for `jsonable`."""
     parts = _fields(value, by_alias=by_alias)
     if not parts:
         return {name: _cell(value, by_alias=by_alias)}
@@ -102,7 +102,7 @@ def _fields(value: Any, *, by_alias: bool) -> Mapping[Any, Any]:
 
 
 def _cell(value: Any, *, by_alias: bool = True) -> Any:
-    """Numbers, strings and dates unchanged; everything else as JSON data."""
+    """Returns numbers, strings and dates unchanged, and everything else as JSON data."""
     if type(value) in _PLAIN_TYPES:
         return value
     if isinstance(value, Enum):

@@ -1,4 +1,4 @@
-"""Copies of inputs that can be read only once: a file at an http:// or https:// address, and standard input."""
+"""Local copies of inputs that can be read only once: a file at an http:// or https:// address, and standard input."""
 
 import http.client
 import os
@@ -21,11 +21,11 @@ _CHUNK_BYTES = 1024 * 1024
 
 
 class LocalCopy:
-    """Temporary file, which is deleted with this object or when the program ends."""
+    """Temporary file that is deleted with this object or at the end of the program."""
 
     def __init__(self, name: str, file_name: str = "") -> None:
-        """`name`: where the bytes come from, for messages. `file_name`: the original file, whose suffix tells the
-        format; empty if there is none."""
+        """`name`: source of the bytes, for messages. `file_name`: the original file, whose suffix gives the format;
+        empty if there is none."""
         self.name = name
         self.file_name = file_name
         handle, path = tempfile.mkstemp(prefix="batch-agent-")
@@ -51,7 +51,7 @@ def download(url: str, notify: Callable[[str], None]) -> LocalCopy:
 
 
 def read_stdin() -> LocalCopy:
-    """Standard input, read to its end. Raises SpecError if it is a terminal, or empty."""
+    """Reads standard input to its end. Raises SpecError if it is a terminal or empty."""
     if sys.stdin is None or sys.stdin.isatty():
         raise SpecError(
             "The inputs are standard input, but nothing is piped into it: cat texts.jsonl | batch-agent run - ..., or "

@@ -25,7 +25,7 @@ _MAX_CELL_CHARS = 2**31 - 1
 FORMATS = "a .jsonl, .json, .csv, .tsv or .parquet file, or a folder of text files"
 _GZIP = b"\x1f\x8b"
 _GZIP_RATIO = 8
-"""Bytes of text in a byte of a compressed file, at most about."""
+"""Assumed maximum of text bytes per byte of a compressed file."""
 SUFFIXES = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet",
 }  # fmt: skip
@@ -39,7 +39,7 @@ class InputFile:
 
     path: "Path | RemoteFile"
     name: str
-    """Name of the format in messages."""
+    """Name of the file in messages."""
     format: str
     copy: "LocalCopy | None" = None
     """Set if `path` is a temporary file, which exists as long as this object."""
@@ -86,20 +86,20 @@ class InputFile:
 
     @property
     def size(self) -> int:
-        """Bytes, estimated for a compressed file."""
+        """Size in bytes, estimated for a compressed file."""
         size = file_size(self.path)
         return size * _GZIP_RATIO if self.path.name.lower().endswith(".gz") else size
 
 
 def iter_files(files: Iterable[InputFile]) -> Iterator[Any]:
-    """Rows of the files, one file after the other, read as they are needed. Raises SpecError."""
+    """Rows of the files, in order, read on demand. Raises SpecError."""
     for file in files:
         with translate_errors(file.name):
             yield from iter_parquet(file.path) if file.format == "parquet" else _READERS[file.format](file)
 
 
 def data_format(name: str) -> str | None:
-    """Format by the suffix of a file name; None for one that is not of a data file."""
+    """Format given by the suffix of a file name; None if it is not that of a data file."""
     lower = name.lower().removesuffix(".gz")
     suffix = next((suffix for suffix in SUFFIXES if lower.endswith(suffix)), None)
     return None if suffix is None or (suffix == ".parquet" and name.lower() != lower) else SUFFIXES[suffix]
@@ -125,7 +125,7 @@ def open_bytes(path: "Path | RemoteFile") -> io.BufferedReader:
 
 @contextmanager
 def translate_errors(name: str) -> Iterator[None]:
-    """Turns errors of reading a file into SpecError."""
+    """Translates errors of reading a file to SpecError."""
     try:
         yield
     except EOFError as error:
@@ -170,7 +170,7 @@ def _json(file: InputFile) -> Iterator[Any]:
 
 
 def _csv(file: InputFile) -> Iterator[Any]:
-    """Excel writes semicolons in locales with decimal commas, and databases tabs or bars."""
+    """Reads CSV. Excel separates by semicolons in locales with decimal commas, and databases by tabs or bars."""
     return _separated(file, ",", ";", "\t", "|")
 
 
@@ -179,8 +179,7 @@ def _tsv(file: InputFile) -> Iterator[Any]:
 
 
 def _separated(source: InputFile, *separators: str) -> Iterator[Any]:
-    """Rows separated by the separator that is most often in the header, outside of quotes; of equally many, the
-    first."""
+    """Rows split at the separator that is most frequent in the header, outside of quotes; the first one in a tie."""
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL_CHARS))  # the limit is global to the process
     with translate_encoding(source), source.open_text() as file:
         try:
@@ -200,7 +199,7 @@ def _separated(source: InputFile, *separators: str) -> Iterator[Any]:
 
 @contextmanager
 def translate_encoding(file: InputFile) -> Iterator[None]:
-    """Names the first line that is not UTF-8; the decoder, which reads many lines at a time, does not know it."""
+    """Names the first line that is not UTF-8. The decoder reads many lines at a time and does not know it."""
     try:
         yield
     except UnicodeDecodeError as error:

@@ -52,9 +52,10 @@ def read_file(
     notify: Callable[[str], None] = lambda _: None,
     encoding: str | None = None,
 ) -> FileRows:
-    """Inputs of a file, a folder or a glob pattern, also in an object store; of an http(s) address; or of `-`, standard
-    input. All are parsed; for very large files, an iterable that parses them again as they are read, which is async for
-    an object store. Raises SpecError for invalid data, with the line number."""
+    """Inputs from a file, a folder or a glob pattern, also in an object store; from an http(s) address; or from `-`,
+    standard input. All inputs are parsed at once; for very large files, the result is an iterable that parses them
+    again while it is read, asynchronous for an object store. Raises SpecError for invalid data, with the line
+    number."""
     path = Path(source).expanduser()
     with translate_errors(str(source)):
         if is_object_url(source):
@@ -73,7 +74,7 @@ def read_file(
 
 
 def local_data_files(source: str | Path, input_format: str | None, encoding: str | None) -> list[InputFile]:
-    """The files that `read_file` reads row by row; none for a folder, an address and standard input. Raises
+    """The files that `read_file` reads row by row; empty for a folder, an address and standard input. Raises
     SpecError."""
     path = Path(source).expanduser()
     if is_object_url(source) or is_url(source) or source == STDIN or path.is_dir():
@@ -84,8 +85,8 @@ def local_data_files(source: str | Path, input_format: str | None, encoding: str
 
 
 def has_more_rows(files: Iterable[InputFile], count: int) -> bool:
-    """Whether the files have more rows, without reading more than it takes to know: the metadata of Parquet, and at
-    most that many lines, each taken for a row; a file of one JSON list is taken for small. Blocks. Raises SpecError."""
+    """Whether the files have more rows than `count`. Reads no more than needed: the metadata of Parquet, or at most
+    that many lines, each counted as a row. A file with one JSON list counts as small. Blocks. Raises SpecError."""
     left = count
     for file in files:
         with translate_errors(file.name):
@@ -133,7 +134,7 @@ def _matches(
     encoding: str | None,
 ) -> FileRows:
     """Rows of all matching files, if the pattern ends in the suffix of a data format, or in a wildcard (`*.jsonl*`) and
-    all of them are data files; otherwise an input for each file, as in a folder."""
+    all matches are data files; otherwise one input per file, as for a folder."""
     paths = _matching(pattern)
     if not paths:
         raise SpecError(f"No file matches {pattern!r}.")
@@ -158,7 +159,7 @@ def _object_rows(
     notify: Callable[[str], None],
     encoding: str | None,
 ) -> FileRows:
-    """Rows of an object, of all that match a pattern, or of all below a folder, as of files."""
+    """Rows of an object, of all objects that match a pattern, or of all objects below a folder, as for files."""
     found = store_client.StoreClient(url, "inputs").files(url)
     if not found:
         raise SpecError(f"inputs: no object matches {url!r}. A folder ends in a slash, and a pattern has a '*'.")
@@ -184,8 +185,8 @@ def _folder_rows(
     notify: Callable[[str], None],
     encoding: str | None,
 ) -> FileRows:
-    """An input for each text file and each PDF; if there are none, for each image. Other files are named, by `notify`
-    or, if there are no others, by SpecError."""
+    """One input per text file and PDF; if there are none, one per image. Other files are reported by `notify` or, if
+    there are only such files, by SpecError."""
     texts: list[Path | RemoteFile] = []
     images: list[Path | RemoteFile] = []
     binary: list[Path | RemoteFile] = []
@@ -225,14 +226,14 @@ def _rows_of(
     rows = open_rows if select is None else lambda: select.select(open_rows())
     if size <= _MAX_BYTES or (select is not None and select.is_bounded):
         return list(rows())
-    if is_remote:  # counting would download everything once more
+    if is_remote:  # a count would download everything once more
         return ThreadIterator(_Reopened(rows))
     return SizedRows(sum(1 for _ in rows()), rows)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reopened:
-    """Rows that are opened for each iteration."""
+    """Rows that are opened anew for each iteration."""
 
     open: Callable[[], Iterator[Any]]
 
@@ -241,14 +242,14 @@ class _Reopened:
 
 
 def relative_name(file: "Path | RemoteFile", folder: Path | str | None) -> str:
-    """Name of a file as inputs have it: relative to the folder, or as it is."""
+    """Name of a file in inputs: relative to the folder, or unchanged."""
     if isinstance(file, Path):
         return str(file if folder is None else file.relative_to(folder))
     return file.url.removeprefix(str(folder or ""))
 
 
 def _texts(files: "Iterable[Path | RemoteFile]", folder: Path | str | None, encoding: str | None) -> Iterator[Any]:
-    """An input for each file. `path` is relative to the folder, or as it is."""
+    """One input per file. `path` is relative to the folder, or unchanged."""
     for file in files:
         text = _pdf(file) if _beginning(file).startswith(PDF) else _text(file, encoding)
         yield {"path": relative_name(file, folder), "name": file.name, "text": text}
@@ -269,13 +270,13 @@ def _pdf(file: "Path | RemoteFile") -> str:
 
 
 def _images(files: Iterable[Path], folder: Path | str | None) -> Iterator[Any]:
-    """An input for each file, which is read when its agent starts."""
+    """One input per file. The file is read when its agent starts."""
     for file in files:
         yield {"path": relative_name(file, folder), "name": file.name, "image": Image(file)}
 
 
 def _visible_files(folder: Path) -> list[Path]:
-    """The files below a folder in sorted order, without hidden ones and Python's compiled ones."""
+    """The files below a folder in sorted order, without hidden files and Python's compiled ones."""
     return [
         file
         for file in sorted(folder.rglob("*"))

@@ -31,15 +31,15 @@ ALL_ROWS = Rows()
 
 
 def print_notice(text: str) -> None:
-    """Prints a notice on standard error, as a run without a sink does."""
+    """Prints a notice on standard error, like a run without a sink."""
     print(f"batch-agent: {safe_text(text)}", file=sys.stderr, flush=True)
 
 
 def read_inputs(source: Any, rows: Rows = ALL_ROWS, notify: Notify = print_notice) -> Inputs:
-    """Inputs from a file, a folder, a table, a dataset or a query; lists and other iterables are returned unchanged.
+    """Inputs from a file, a folder, a table, a dataset or a query. Lists and other iterables are returned unchanged.
     Inputs that fit into memory become a list, so that they can be counted and reordered; others are read during the
-    run. `rows`: which of them are used, and how files are read. `notify`: called with the size of a download, and with
-    the names of files that are not text. Blocks. Raises SpecError for inputs that cannot be read."""
+    run. `rows`: which inputs to use, and how to read files. `notify`: called with the size of a download, and with the
+    names of files that are not text. Blocks. Raises SpecError for inputs that cannot be read."""
     check_inputs(source)
     select = _selection(rows)
     if is_path(source):
@@ -78,7 +78,7 @@ def _selection(rows: Rows) -> "RowSelection | None":
 
 
 def _selected(inputs: Inputs, select: "RowSelection") -> Inputs:
-    """Selected inputs: a list where the inputs can be counted, otherwise selected while they are read."""
+    """The selected inputs: a list if the inputs can be counted, otherwise an iterable that selects while it is read."""
     if isinstance(inputs, ThreadIterator):
         return ThreadIterator(_SelectedRows(inputs.rows, select))
     if isinstance(inputs, AsyncIterable):
@@ -101,7 +101,7 @@ class _SelectedRows:
 
 
 def check_output_path(inputs: Any, out: Path | str, label: str = "out") -> None:
-    """Raises SpecError if the results would overwrite the inputs, or be among them in the next run."""
+    """Raises SpecError if the results would overwrite the inputs or be read as inputs by the next run."""
     if not is_path(inputs) or is_url(inputs) or inputs == STDIN:
         return
     if is_object_url(inputs) or isinstance(out, str):
@@ -142,7 +142,7 @@ def _check_objects(inputs: str, out: str, label: str) -> None:
 
 
 def _query_rows(query: SqlQuery, select: "RowSelection | None") -> Inputs:
-    """A list of the rows; if there are too many, the query runs again and its rows are read during the run."""
+    """A list of the rows. If there are too many, the query runs again and its rows are read during the run."""
     found: Iterable[Any] = query if select is None else _SelectedRows(query, select)
     rows = list(islice(found, _MAX_LIST_ROWS + 1))
     return rows if len(rows) <= _MAX_LIST_ROWS else ThreadIterator(found)

@@ -7,7 +7,7 @@ from ..core.errors import SpecError
 
 
 def require(module: str, what: str, install: str = "'batch-agent[data]'") -> Any:
-    """Imports an optional module. Raises SpecError with what needs it and how to install it."""
+    """Imports an optional module. Raises SpecError that names what needs it and how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 1000
 _MAX_BYTES = 256 * 1024 * 1024
-"""Uncompressed size up to which a file is read at once; larger files are read during the run."""
+"""Uncompressed size up to which a file is read at once. Larger files are read during the run."""
 _MIN_OBJECT_BYTES = 2**24
 _WRAPPED_ERROR = re.compile(r'"exception_message":("(?:[^"\\]|\\.)*")')
 
 
 def parquet_rows(path: "Path | RemoteFile") -> "list[Any] | SizedRows | ThreadIterator":
-    """Rows of a Parquet file; of a large one in an object store, an async iterator. Raises SpecError."""
+    """Rows of a Parquet file. For a large one in an object store, an async iterator. Raises SpecError."""
     with _connect(path) as connection:
         rows = _count(connection, path)
         [(size,)] = connection.execute(
@@ -38,14 +38,14 @@ def parquet_rows(path: "Path | RemoteFile") -> "list[Any] | SizedRows | ThreadIt
 
 
 def count_parquet(path: Path) -> int:
-    """Number of rows, by the metadata of the file. Raises SpecError."""
+    """Number of rows, from the metadata of the file. Raises SpecError."""
     with _connect(path) as connection:
         return _count(connection, path)
 
 
 def write_parquet(lines: Path, columns: Mapping[str, str], path: Path, longest_line: int) -> None:
-    """Writes the objects of a JSONL file as Parquet, sorted by `index`, `model` and `sample`. `columns`: the type of
-    each column. Raises SpecError."""
+    """Writes the objects of a JSONL file as Parquet, sorted by `index`, `model` and `sample`. `columns`: type of each
+    column. Raises SpecError."""
     duckdb = require("duckdb", "A Parquet file")
     object_bytes = max(longest_line, _MIN_OBJECT_BYTES)
     try:
@@ -61,7 +61,7 @@ def write_parquet(lines: Path, columns: Mapping[str, str], path: Path, longest_l
 
 
 def iter_parquet(path: "Path | RemoteFile") -> Iterator[Any]:
-    """Rows of a Parquet file, read as they are needed. Raises SpecError."""
+    """Rows of a Parquet file, read on demand. Raises SpecError."""
     with _connect(path) as connection:
         found = connection.execute("SELECT * FROM read_parquet(?)", [str(path)])
         names = _names(path, connection.cursor(), [column[0] for column in found.description])
@@ -80,7 +80,7 @@ def _count(connection: Any, path: "Path | RemoteFile") -> int:
 
 
 def _names(path: "Path | RemoteFile", connection: Any, duckdb_names: Sequence[str]) -> list[str]:
-    """Column names of the file. DuckDB ignores their case, and renames one of `A` and `a`."""
+    """Column names in the file. DuckDB ignores case, and renames one of `A` and `a`."""
     schema = connection.execute("SELECT name, num_children FROM parquet_schema(?)", [str(path)]).fetchall()
     names: list[str] = []
     at = 1
@@ -110,7 +110,7 @@ def _connect(path: "Path | RemoteFile") -> Iterator[Any]:
 
 
 def _reason(error: Exception) -> str:
-    """First line of an error, without the JSON that wraps some errors."""
+    """First line of an error, without the JSON that some errors are wrapped in."""
     first = str(error).partition("\n")[0]
     wrapped = _WRAPPED_ERROR.search(first)
     message: str = first if wrapped is None else orjson.loads(wrapped[1])

@@ -1,8 +1,7 @@
 """Writer of a Parquet file of results that is readable at any time during a run.
 
-A Parquet file can only be written whole. Results are therefore spooled as JSON lines, from which the file is rewritten
-now and then.
-"""
+A Parquet file can only be written as a whole, so results are spooled as JSON lines, from which the file is rewritten
+from time to time."""
 
 import logging
 import threading
@@ -26,7 +25,7 @@ from .result_rows import jsonable
 
 
 class ParquetSpool:
-    """Converts rows to JSON lines and infers the types of the columns on the way."""
+    """Converts rows to JSON lines, and infers the types of the columns."""
 
     def __init__(self, layout: TableLayout) -> None:
         self._order = layout.order
@@ -45,8 +44,8 @@ class ParquetSpool:
         return line
 
     def write(self, lines: Path, path: Path) -> None:
-        """Atomically replaces `path` by a table of all lines; other threads may append lines meanwhile. Raises
-        SpecError, and then leaves the earlier file."""
+        """Atomically replaces `path` by a table of all lines, while other threads may append lines. If it raises
+        SpecError, the earlier file is unchanged."""
         names = self._order(list(self._types))
         columns = {name: duckdb_type(self._types.get(name, NULL)) for name in names}
         try:
@@ -56,7 +55,7 @@ class ParquetSpool:
             raise SpecError(f"{error.strerror}.") from error
 
     def _new_column(self, name: str) -> str:
-        """Adds a column. DuckDB ignores the case of names, so the second of `A` and `a` gets a number."""
+        """Adds a column. DuckDB ignores the case of names, so the second one of `A` and `a` gets a number."""
         taken = {other.lower() for other in self._types}
         column, number = name, 1
         while column.lower() in taken:
@@ -68,16 +67,16 @@ class ParquetSpool:
 
 
 _MAX_TIME_SHARE = 0.05
-"""Share of the time that rewriting the file may take."""
+"""Maximum share of the time for rewriting the file."""
 _MIN_PAUSE = 1.0
 
 _log = logging.getLogger("batch_agent")
 
 
 class ParquetFile:
-    """Parquet file of results. A spool file next to it (NAME.parquet.rows.jsonl) holds every result as a JSON line; a
-    thread rewrites the Parquet file from it now and then, and at the end, when the spool file is deleted. After a crash
-    the spool file holds all results, and the Parquet file those up to its last rewrite."""
+    """Parquet file of results. A spool file next to it (NAME.parquet.rows.jsonl) has every result as a JSON line. A
+    thread rewrites the Parquet file from it from time to time and at the end, when the spool file is deleted. After a
+    crash, the spool file has all results, and the Parquet file those up to its last rewrite."""
 
     def __init__(self, path: Path, label: str = "out") -> None:
         require("duckdb", f"{label} {str(path)!r}, a Parquet file,")
@@ -105,7 +104,7 @@ class ParquetFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raises SpecError if the file cannot be written; if there is another error, that is only logged."""
+        """Raises SpecError if the file cannot be written. If the block raised, that error is only logged."""
         self._is_closing.set()
         self._has_new_rows.set()
         if self._thread is not None:
@@ -137,7 +136,7 @@ class ParquetFile:
             ) from error
 
     def _rewrite_until_closed(self) -> None:
-        """Runs in the thread: rewrites the file when there are new rows, with a pause after each rewrite."""
+        """Rewrites the file in the thread when there are new rows, with a pause after each rewrite."""
         while self._has_new_rows.wait() and not self._is_closing.is_set():
             self._has_new_rows.clear()
             began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Table values as plain Python values, which JSON can hold and which are equal in every process; column names."""
+"""Table values as plain Python values, which JSON can represent and which are equal in every process; column names."""
 
 import math
 import sys
@@ -35,12 +35,12 @@ def plain_row(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _with_standard_utc(value: datetime) -> datetime:
-    """Replaces a library's UTC by the standard library's."""
+    """Replaces a library's UTC with the standard library's."""
     return value.replace(tzinfo=UTC) if value.tzinfo is not None and value.tzname() == "UTC" else value
 
 
 def _of_pandas(value: Any) -> Any:
-    pandas: Any = sys.modules.get("pandas")  # if it is not imported, there are no such values
+    pandas: Any = sys.modules.get("pandas")  # values of pandas exist only if it is imported
     if pandas is None:
         return value
     if value is pandas.NaT or value is pandas.NA:
@@ -56,13 +56,14 @@ def _of_numpy(value: Any) -> Any:
         return value
     if isinstance(value, numpy.ndarray) and value.ndim:
         return [plain_value(part) for part in value]
-    if isinstance(value, numpy.datetime64 | numpy.timedelta64):  # those finer than microseconds would become numbers
+    if isinstance(value, numpy.datetime64 | numpy.timedelta64):  # values finer than microseconds would become numbers
         value = value.astype("datetime64[us]" if isinstance(value, numpy.datetime64) else "timedelta64[us]")
     return plain_value(value.item())
 
 
 def check_unique(names: Iterable[str], where: str, remedy: str = "rename one of them") -> list[str]:
-    """The names, as a list. Raises SpecError for duplicates, with `where` they are and the `remedy`."""
+    """The names as a list. Raises SpecError for duplicates. `where`: their place, for the message. `remedy`: what to
+    do."""
     counts = Counter(names)
     if twice := [name for name, count in counts.items() if count > 1]:
         raise SpecError(f"{where} has two columns named {twice[0]!r}: {remedy}.")

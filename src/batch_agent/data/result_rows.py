@@ -55,8 +55,8 @@ def as_row(result: AgentResult) -> dict[str, Any]:
 
 def jsonable(value: Any, *, by_alias: bool = True) -> Any:
     """JSON data of a value. Fields of models have their aliases, which are the names in the schema of the answers, or
-    with `by_alias=False` their own, which tasks use for inputs. Bytes that are not UTF-8 become base64, those of an
-    image its size and digest; NaN and infinities become null."""
+    with `by_alias=False` their own names, which tasks use for inputs. Bytes that are not UTF-8 become base64, those of
+    an image its size and digest; NaN and infinities become null."""
     if type(value) in _JSON:
         return value
     from pydantic_core import to_jsonable_python  # only needed when results are written
@@ -73,8 +73,8 @@ def jsonable(value: Any, *, by_alias: bool = True) -> Any:
 
 
 def named_fields(value: Any, *, by_alias: bool = True) -> dict[Any, Any]:
-    """Fields of a model or a dataclass, the computed ones included, by the names that `jsonable` gives them; a computed
-    one that raises is None. Empty for other values."""
+    """Fields of a model or a dataclass, including computed ones, under the names that `jsonable` gives them. A computed
+    field that raises is None. Empty for other values."""
     if isinstance(value, BaseModel):
         values, computed = dict(value), type(value).model_computed_fields
     elif is_dataclass(value) and not isinstance(value, type):
@@ -97,7 +97,7 @@ def named_fields(value: Any, *, by_alias: bool = True) -> dict[Any, Any]:
 
 
 def _in_parts(value: Any, *, by_alias: bool) -> Any:
-    """JSON data of a value of which some part cannot be converted: that part as text."""
+    """JSON data of a value with parts that cannot be converted, which become text."""
     value = named_fields(value, by_alias=by_alias) or value
     if isinstance(value, dict):
         return {str(jsonable(name)): jsonable(each, by_alias=by_alias) for name, each in value.items()}
@@ -125,12 +125,12 @@ def _with_valid_keys(value: Any) -> Any:
 
 
 def replace_lone_surrogates(text: str) -> str:
-    """`text` with lone surrogates replaced, which UTF-8 cannot encode."""
+    """`text` with lone surrogates replaced, because UTF-8 cannot encode them."""
     return text.encode(errors="replace").decode()
 
 
 def _text(value: Any) -> str:
-    """`str` of a user's object, which may raise anything."""
+    """`str` of a user's object, which may raise any exception."""
     try:
         return str(value)
     except Exception as error:  # noqa: BLE001 - a result is written whatever its input is

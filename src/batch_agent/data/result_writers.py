@@ -42,13 +42,13 @@ class ResultWriter(Protocol):
 
 
 def open_results(path: str | Path, label: str = "out") -> ResultWriter:
-    """Opens a results file of the format that its suffix names: `.parquet`, `.csv` or JSON lines. It is readable during
-    the run. Rows are in the order in which agents end; in a Parquet file, in the order of the inputs. The URL of an
-    object store names one object, which is written at the end, or a folder of parts: `s3://bucket/out/`.
+    """Opens a results file in the format of its suffix: `.parquet`, `.csv` or JSON lines. It is readable during the
+    run. Rows are in the order in which agents end; in a Parquet file, in the order of the inputs. The URL of an object
+    store names one object, which is written at the end, or a folder of parts: `s3://bucket/out/`.
 
-    The first result replaces an earlier file. Without results, it is replaced at the end, unless there was an error.
-    `label`: the option that named the file, for messages. Raises SpecError if the file cannot be written, or if another
-    run writes to it."""
+    The first result replaces an earlier file. Without results, the file is replaced at the end, unless there was an
+    error. `label`: the option that named the file, for messages. Raises SpecError if the file cannot be written or
+    another run writes to it."""
     if is_object_url(path):
         return remote_results.open_remote_results(str(path), label, lambda file: open_results(file, label))
     path = Path(path).expanduser()
@@ -65,7 +65,7 @@ def open_results(path: str | Path, label: str = "out") -> ResultWriter:
 
 @asynccontextmanager
 async def result_file_writer(path: Path | str) -> AsyncIterator[Write]:
-    """The write function of a results file. Opening an object store and closing the file may take a while, and do not
+    """The write function of a results file. Opening an object store and closing the file may take a while, but do not
     block the loop. Raises SpecError if the file cannot be opened, RunStopped if it cannot be completed at the end."""
     file = await asyncio.to_thread(open_results, path) if isinstance(path, str) else open_results(path)
     try:
@@ -100,10 +100,10 @@ class LinesFile:
 
 
 class CsvFile:
-    """CSV file with a column for each field, as `Results.to_csv` writes it. It is replaced when a result brings a new
-    column, which happens for the first few at most where inputs and answers have the same fields. Values that are
-    neither strings nor numbers are JSON. A pipe, which cannot be replaced, has one column for the input and one for the
-    answer."""
+    """CSV file with a column for each field, as written by `Results.to_csv`. The file is rewritten when a result brings
+    a new column. Where inputs and answers have the same fields, this happens for the first few results at most. Values
+    that are neither strings nor numbers are JSON. A pipe, which cannot be rewritten, has one column for the input and
+    one for the answer."""
 
     def __init__(self, path: Path, label: str = "out") -> None:
         self._is_narrow = path.exists() and not path.is_file()
@@ -139,7 +139,7 @@ class CsvFile:
             self._file.replace(self._rewritten(before))
 
     def _rewritten(self, before: Sequence[str]) -> Iterator[bytes]:
-        """All rows so far, with the new columns empty. An empty column `output` of failed agents is dropped."""
+        """All rows so far, with empty new columns. Drops an empty column `output` of failed agents."""
         yield csv_lines([self._names])
         csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))  # the limit is global to the process
         with self._file.path.open(newline="", encoding="utf-8") as file:

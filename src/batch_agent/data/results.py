@@ -34,18 +34,18 @@ class AgentsFailed(BatchAgentError):
 
 
 class Results(list[AgentResult[T]]):
-    """One result per input, in input order; with `samples=` and `models=` one per sample and model of an input. `T` is
+    """One result per input, in input order; with `samples=` and `models=`, one per sample and model of an input. `T` is
     the type of the answers, as in `AgentResult[T]`.
 
     As a table (`to_pandas`, `to_polars`, `to_parquet`, `to_csv`) it has one row per result and these columns: `index`,
-    `key`, `ok`, `status`, `finish` ("length" where the last turn was cut at max_tokens); `input.NAME` for each field of
-    the inputs and `output.NAME` for each field of the answers (`input` and `output` where there are no fields, such as
+    `key`, `ok`, `status`, `finish` ("length" if the last turn was cut at max_tokens); `input.NAME` for each field of
+    the inputs and `output.NAME` for each field of the answers (`input` and `output` if there are no fields, as for
     strings); `error_kind`, `error_message` and `text` of failed agents; `turns`, `tool_calls` (the number),
     `input_tokens`, `cached_tokens`, `written_tokens` (to the provider's cache), `output_tokens`, `lane` ("standard",
-    "flex", "batch", or several: "batch+standard"), `cost` (dollars, where the price is known) and `seconds`; `model`
-    and `sample` where there are several, and `score.NAME` for each scorer. Nested values stay lists or objects; in
-    Parquet and polars, a column with values of several types is JSON. Files are replaced atomically. A path that cannot
-    be written or a missing library raises SpecError."""
+    "flex", "batch", or several: "batch+standard"), `cost` (dollars, if the price is known) and `seconds`; `model` and
+    `sample` if there are several, and `score.NAME` for each scorer. Nested values stay lists or objects; in Parquet and
+    polars, a column with values of several types is JSON. Files are replaced atomically. A path that cannot be written
+    or a missing library raises SpecError."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class Results(list[AgentResult[T]]):
         scheduling: Scheduling | None = None,
         prefix: PrefixReport | Callable[[], PrefixReport | None] | None = None,
     ) -> None:
-        """`prefix`: the report, or a function that computes it when it is read."""
+        """`prefix`: the report, or a function that computes it when it is first read."""
         super().__init__(results)
         self._prefix = prefix
         self.stages: Mapping[str, StageReport] = {}
-        """Reports of the stages of a flow, by name."""
+        """The report of each stage of a flow, by its name."""
         self.scheduling = scheduling or Scheduling()
-        """Requests in flight and agents resident in the KV cache: how many, and why."""
+        """Requests in flight and agents resident in the KV cache: their numbers, and the reasons."""
         self.judges: Mapping[str, Results] = {}
-        """Results of the agents that judged the answers, by the name of the judge."""
+        """Results of the agents that judged the answers, by name of the judge."""
 
     @property
     def prefix(self) -> PrefixReport | None:
@@ -83,12 +83,12 @@ class Results(list[AgentResult[T]]):
 
     @property
     def usage(self) -> Usage:
-        """Usage of all agents together, with judges."""
+        """Usage of all agents together, including judges."""
         return sum((result.usage for results in (self, *self.judges.values()) for result in results), NO_USAGE)
 
     @property
     def cost(self) -> float | None:
-        """Dollars for all agents together, with judges; None if the price of the model is unknown."""
+        """Cost in dollars of all agents together, including judges; None if the price of the model is unknown."""
         known = [each.cost for results in (self, *self.judges.values()) for each in results if each.cost is not None]
         return sum(known) if known else None
 
@@ -99,52 +99,52 @@ class Results(list[AgentResult[T]]):
 
     @property
     def metrics(self) -> "dict[str, Metric]":
-        """The mean of each score with its 95 % interval, by scorer. Of a run with several models, see `by_model`."""
+        """The mean of each score with its 95 % interval, by scorer. For a run with several models, see `by_model`."""
         return metrics.metrics_of((result.index, result.scores) for result in self)
 
     @property
     def by_model(self) -> "dict[str, Results[T]]":
-        """The results of each model, of a run with `models=`."""
+        """The results of each model, for a run with `models=`."""
         models = dict.fromkeys(result.model for result in self)
         return {model or "": self._part(each for each in self if each.model == model) for model in models}
 
     @property
     def by_input(self) -> "list[Results[T]]":
-        """The samples of each input together, and of each model where there are several."""
+        """The samples of each input, and of each model if there are several."""
         return list(map(self._part, sample_groups.groups_of(self)))
 
     def votes(self, field: str | None = None) -> list[Counter[str]]:
-        """Number of times that each answer was given, for each input of `by_input`. `field`: the field of the answers
-        to count; None: the whole answer."""
+        """The number of times that each answer was given, for each input of `by_input`. `field`: field of the answers;
+        None: the whole answer."""
         return [sample_groups.votes_in(group, field) for group in sample_groups.groups_of(self)]
 
     def majority(self, field: str | None = None) -> "Results[T]":
-        """One result for each input: the first sample with the answer that most samples gave. `field`: of the answers,
-        such as "label"; None: equal as a whole. Raises SpecError if no answer has the field."""
+        """One result per input: the first sample with the most frequent answer. `field`: field of the answers to
+        compare, such as "label"; None: the whole answer. Raises SpecError if no answer has the field."""
         return self._part(sample_groups.majorities(self, field))
 
     def best_of(self, score: str | Callable[[AgentResult[T]], Any]) -> "Results[T]":
-        """One result for each input: the sample with the highest score. `score`: the name of a scorer, or a function
-        of a result. Raises SpecError for an unknown name."""
+        """One result per input: the sample with the highest score. `score`: the name of a scorer, or a function of a
+        result. Raises SpecError for an unknown name."""
         return self._part(sample_groups.best_of(group, score) for group in sample_groups.groups_of(self))
 
     def scored(self, *score: Any) -> "Results[T]":
-        """The results with the scores of these scorers added, as `score=` of a run takes them, but without judges: for
-        those, see `BatchAgent.score`. Raises SpecError."""
+        """The results with the scores of these scorers added. `score`: as `score=` of a run, but without judges, for
+        which see `BatchAgent.score`. Raises SpecError."""
         book = score_book.ScoreBook(scorer.scorers_of(score), print_notice)
         return self._part(map(book.add, self))
 
     def compare(self, other: "Results[Any]", field: str | None = None) -> "RunComparison":
         """Compares these results with those of another run over the same inputs: agreement, paired differences of
-        scores, cost, time, and the inputs whose answers changed. `field`: the field of the answers to compare; None:
-        the whole answer. Raises SpecError if they share no input."""
+        scores, cost, time and the inputs whose answers changed. `field`: field of the answers; None: the whole answer.
+        Raises SpecError if the runs share no input."""
         return comparison.compare_results(self, other, field=field)
 
     def _part(self, results: Iterable[AgentResult[T]]) -> "Results[T]":
         return Results(results, self.scheduling, self._prefix)
 
     def raise_for_failures(self) -> Self:
-        """Raises AgentsFailed if any agent failed; the message has their number, the reasons and some examples."""
+        """Raises AgentsFailed if any agent failed, with the number of failures, their reasons and some examples."""
         failed = self.failed
         if not failed:
             return self
@@ -156,7 +156,7 @@ class Results(list[AgentResult[T]]):
         )
 
     def to_pandas(self, like: Any = None) -> Any:
-        """A pandas DataFrame. `like`: a DataFrame of the inputs, such as `pd.read_csv` returns; columns `input.NAME`
+        """A pandas DataFrame. `like`: a DataFrame of the inputs, for example from `pd.read_csv`; columns `input.NAME`
         get the type of its column NAME, so that they can be joined."""
         table = table_export.result_table(self).to_pandas()
         return table if like is None else table_export.with_types_of(table, like)
@@ -166,20 +166,20 @@ class Results(list[AgentResult[T]]):
         return table_export.result_table(self).to_polars()
 
     def to_parquet(self, path: str | Path) -> None:
-        """Parquet file. Needs the extra `data`."""
+        """Writes a Parquet file. Needs the extra `data`."""
         table_export.to_parquet(self, path)
 
     def to_csv(self, path: str | Path) -> None:
-        """CSV file; lists and objects are JSON."""
+        """Writes a CSV file, with lists and objects as JSON."""
         table_export.result_table(self).to_csv(path)
 
     def to_jsonl(self, path: str | Path) -> None:
-        """JSONL file: one object per result, as `batch-agent run` writes it, with the answer unflattened."""
+        """Writes a JSONL file, one object per result, like `batch-agent run`, with the answer unflattened."""
         table_export.to_jsonl(self, path)
 
     def to_chat_jsonl(self, path: str | Path, *, include_failed: bool = False) -> None:
-        """JSONL file for fine-tuning: the conversation of each agent that answered, as OpenAI's `messages` and `tools`,
-        with tool calls and their results. `include_failed`: of agents that failed too."""
+        """Writes a JSONL file for fine-tuning: the conversation of each agent that answered, as OpenAI's `messages` and
+        `tools`, with tool calls and their results. `include_failed`: whether to include failed agents."""
         table_export.to_chat_jsonl(self, path, include_failed=include_failed)
 
     def __str__(self) -> str:
@@ -201,7 +201,7 @@ class Results(list[AgentResult[T]]):
         return "".join(f"; {model} {each}" if model else f"; {each}" for model, each in metrics)
 
     def __repr__(self) -> str:
-        """Short: a result holds a whole conversation."""
+        """A short summary, because a result holds a whole conversation."""
         return f"<Results: {self}>"
 
     def _repr_html_(self) -> str:
@@ -222,17 +222,17 @@ class StageReport:
     model: str = ""
     results: Results = field(default_factory=Results)
     skipped: int = 0
-    """Items that left the flow here."""
+    """Number of items that left the flow at this stage."""
     cost: float | None = None
     """Cost; None if the price of the model is unknown."""
     seconds: float = 0.0
-    """From its first item to its last result."""
+    """Seconds from the first item to the last result."""
     cascade: CascadeReport | None = None
-    """Decisions of the proxy, in a filter with `cascade=`."""
+    """Decisions of the proxy, for a filter with `cascade=`."""
 
     @property
     def failed(self) -> int:
-        """Number of agents that failed."""
+        """Number of failed agents."""
         return sum(not result.ok for result in self.results)
 
     @property
@@ -242,5 +242,5 @@ class StageReport:
 
     @property
     def usage(self) -> Usage:
-        """Usage of its agents, including what they used before a resume."""
+        """Usage of the stage's agents, including their usage before a resume."""
         return sum((result.usage for result in self.results), NO_USAGE)

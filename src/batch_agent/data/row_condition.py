@@ -1,4 +1,5 @@
-"""Conditions on the fields of an input, as text: `stars <= 2 and lang = 'en'`. Parsed, never evaluated as code."""
+"""Conditions on the fields of an input, as text: `stars <= 2 and lang = 'en'`. They are parsed, never evaluated as
+code."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from ..plan.field_paths import FieldMissing, find
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Parsed condition: what it matches, and the fields that it names."""
+    """Parsed condition: its matcher, and the fields that it names."""
 
     matches: Callable[[Mapping[str, Any]], bool]
     fields: tuple[str, ...]
@@ -40,7 +41,7 @@ Operator = Literal["=", "!=", "<", "<=", ">", ">=", "in", "contains"]
 
 @dataclass(frozen=True, slots=True)
 class _Literal:
-    """Value in a condition. Without quotes it may be a number, true, false or null."""
+    """Value in a condition. If unquoted, it may be a number, true, false or null."""
 
     text: str
     is_quoted: bool = True
@@ -69,7 +70,7 @@ _WORDS = frozenset({"and", "or", "not", "in", "is", "contains", "null"})
 
 
 class _Parser:
-    """Recursive descent over the tokens of a condition: (kind, text)."""
+    """Recursive-descent parser over the tokens of a condition: (kind, text)."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -215,8 +216,8 @@ def _number(text: str) -> int | float | None:
 
 
 def _is_match(cell: Any, operator: Operator, value: _Literal) -> bool:
-    """Numbers are compared as numbers, also if the cell is text, as in CSV; everything else as text. A missing value
-    equals only null."""
+    """Compares a cell with a value. Numbers are compared as numbers, even if the cell is text, as in CSV; everything
+    else as text. A missing value equals only null."""
     if value.is_null or cell is None:
         is_equal = value.is_null and cell is None
         return is_equal if operator == "=" else not is_equal if operator == "!=" else False

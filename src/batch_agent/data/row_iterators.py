@@ -15,7 +15,7 @@ _MAX_LIST_ROWS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SizedRows:
-    """Rows of a known number. Each iteration starts at the first row."""
+    """A known number of rows. Each iteration starts at the first row."""
 
     count: int
     open: Callable[[], Iterator[Any]]
@@ -38,8 +38,8 @@ _Requests = SimpleQueue["asyncio.Future[list[Any]] | None"]
 
 @dataclass(frozen=True, slots=True)
 class ThreadIterator:
-    """Async iterator over a blocking iterable. Each iteration has a thread of its own, which opens, reads and closes
-    the rows in batches, on demand. A thread that hangs does not keep the program from exiting."""
+    """Async iterator over a blocking iterable. Each iteration has its own thread, which opens, reads and closes the
+    rows in batches, on demand. A hanging thread does not keep the program from exiting."""
 
     rows: Iterable[Any]
 

@@ -14,17 +14,18 @@ from .row_condition import Condition, has_field, parse_condition
 
 
 class RowSelection:
-    """Selection that `Rows` describes. It can be applied any number of times."""
+    """Selection described by `Rows`. It can be applied any number of times."""
 
     def __init__(self, rows: Rows) -> None:
         """Raises SpecError for a condition that cannot be parsed."""
         self._rows = rows
         self._condition = parse_condition(rows.where) if isinstance(rows.where, str) else None
         self.is_bounded = rows.limit is not None or rows.sample is not None
-        """Whether the number of selected inputs has a limit, so that they fit into memory."""
+        """Whether the number of selected inputs is limited, so that they fit into memory."""
 
     def select(self, inputs: Iterable[Any]) -> Iterator[Any]:
-        """Reads no more inputs than needed. Raises SpecError if there are inputs but none of them matches."""
+        """Selects inputs, and reads no more of them than needed. Raises SpecError if there are inputs but none of them
+        matches."""
         matcher, sample = self._matcher(), self._new_sample()
         matching = inputs if self._rows.where is None else filter(matcher.matches, inputs)
         if sample is not None:
@@ -59,8 +60,8 @@ class RowSelection:
 
 
 class _Sample:
-    """Random sample of inputs that are read once. Each input draws a number, and the smallest numbers win: a larger
-    sample with the same seed contains a smaller one."""
+    """Random sample of inputs that are read only once. Each input draws a number, and the smallest numbers win, so a
+    larger sample with the same seed contains a smaller one."""
 
     def __init__(self, size: int, seed: int) -> None:
         self._size = size
@@ -82,7 +83,7 @@ class _Sample:
 
 
 class _Matcher:
-    """Filter of one pass over the inputs, which counts what it has seen."""
+    """Filter of one pass over the inputs, with counts of what it has seen."""
 
     def __init__(self, where: str | Callable[[Any], Any] | None, condition: Condition | None) -> None:
         self._where = where
@@ -105,7 +106,7 @@ class _Matcher:
         return is_match
 
     def check(self) -> None:
-        """Raises SpecError if nothing matched, or if no input has a field that the condition names."""
+        """Raises SpecError if nothing matched, or if the condition names a field that no input has."""
         self._check_fields()
         if self._read and not self._matched and self._where is not None:
             raise SpecError(f"where={self._shown}: none of {self._read:,} inputs match.")

@@ -40,7 +40,7 @@ class SqlQuery:
         object.__setattr__(self, "parameters", parameters)
 
     def __repr__(self) -> str:
-        """Without the password."""
+        """The query without the password."""
         return f"SqlQuery({self.url.partition('://')[0]}://..., {self.query!r})"
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -74,7 +74,7 @@ class SqlQuery:
             engine.dispose()
 
     def _execute(self, connection: Any, sqlalchemy: Any) -> Any:
-        if not self.parameters:  # so colons and percent signs are literal
+        if not self.parameters:  # then colons and percent signs are literal
             return connection.exec_driver_sql(self.query, execution_options={"no_parameters": True})
         lists = [name for name, value in self.parameters.items() if isinstance(value, list | tuple)]
         text = sqlalchemy.text(self.query).bindparams(*(sqlalchemy.bindparam(name, expanding=True) for name in lists))

@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 
 
 class ExportTable:
-    """Rows to be exported: to a DataFrame, a file, or the HTML of a notebook. A row is a mapping by column."""
+    """Rows for export to a DataFrame, a file, or the HTML of a notebook. A row is a mapping by column."""
 
     def __init__(self, rows: Sequence[Row], layout: TableLayout) -> None:
         self._rows = rows
@@ -53,7 +53,7 @@ class ExportTable:
             file.write(csv_lines([list(columns), *zip(*columns.values(), strict=True)]))
 
     def to_html(self, summary: str, total: int) -> str:
-        """The summary line and the rows, of `total` in all. All values are escaped."""
+        """The summary line and the rows, out of `total`. All values are escaped."""
         filled = (
             (name, values) for name, values in self._layout.columns(self._rows).items() if _is_shown(name, values)
         )
@@ -76,7 +76,8 @@ def result_table(results: Iterable[AgentResult]) -> ExportTable:
 
 
 def with_types_of(table: Any, like: Any) -> Any:
-    """The pandas table with columns `input.NAME` of the type of column NAME in `like`, where they can be converted."""
+    """The pandas table in which columns `input.NAME` have the type of column NAME in `like`, where they can be
+    converted."""
     pandas = require("pandas", "to_pandas()", "pandas")
     for name, wanted in like.dtypes.items():
         column = f"input.{name}"
@@ -127,7 +128,7 @@ def to_chat_jsonl(results: Iterable[AgentResult], path: str | Path, *, include_f
 
 
 def chat_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
-    """Lines of a JSONL file of conversations, in the format in which OpenAI and others fine-tune. A result without a
+    """Lines of a JSONL file of conversations, in the fine-tuning format of OpenAI and others. A result without a
     conversation has no line."""
     for result in results:
         if result.transcript:
@@ -136,7 +137,7 @@ def chat_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
 
 
 def csv_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
-    """Lines of a CSV file of results, with the header first. The columns are known only after the last result: rows
+    """Lines of a CSV file of results, with the header first. The columns are known only after the last result, so rows
     wait in a temporary file."""
     names: dict[str, None] = {}
     with TemporaryFile() as file:
@@ -157,7 +158,7 @@ def _is_shown(name: str, values: Sequence[Any]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A cell, cut between words."""
+    """A cell, cut at a word boundary."""
     text = str(cell(value))
     if len(text) <= _MAX_CELL_CHARS:
         return f"<td>{escape(text)}</td>"

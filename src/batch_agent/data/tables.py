@@ -1,5 +1,5 @@
 """Inputs from tables in memory: pandas, polars and pyarrow tables and columns, DuckDB relations, datasets of Hugging
-Face and of Ray."""
+Face and Ray."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -48,7 +48,7 @@ def _relation(source: Any) -> Rows:
         )
     names = check_unique(source.columns, "The relation", "rename one of them with AS")
     try:
-        rows = source.fetchall()  # at once: another query on its connection would end this one
+        rows = source.fetchall()  # at once, because another query on its connection would end this one
     except duckdb.Error as error:
         raise SpecError(f"inputs: the query of the relation failed: {error}") from error
     return [plain_row(dict(zip(names, row, strict=True))) for row in rows]
@@ -73,7 +73,7 @@ class _Streamed:
 
 
 class _RayRows:
-    """Rows of a Ray Dataset, which Ray reads while they are used."""
+    """Rows of a Ray Dataset, which Ray reads on demand."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

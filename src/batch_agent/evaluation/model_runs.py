@@ -1,4 +1,4 @@
-"""Runs of several models over the same inputs, at the same time, for `models=`."""
+"""Concurrent runs of several models over the same inputs, for `models=`."""
 
 import asyncio
 import re
@@ -39,7 +39,7 @@ Put = Callable[[AgentResult], Awaitable[None]]
 
 
 class ModelRuns:
-    """One run for each model. They share the budget and, on one server, its slots; each has a checkpoint of its own."""
+    """One run per model. The runs share the budget and, on one server, its slots; each has its own checkpoint."""
 
     def __init__(self, spec: BatchSpec, events: EventSink | None) -> None:
         """Raises SpecError."""
@@ -51,7 +51,7 @@ class ModelRuns:
         ]
 
     async def drive(self, channel: ResultChannel) -> None:
-        """Runs all of them; the results go to the channel. Raises as a run does."""
+        """Runs all models, with their results sent to the channel. Raises like a run."""
         spec = self._spec
         inputs, rows = await self._inputs(), spec.rows.of_read_inputs()
         setups = [
@@ -85,7 +85,7 @@ class ModelRuns:
                 channel.scheduling, channel.report = runs[0].scheduling, runs[0].measured_report
 
     async def work(self) -> None:
-        """Works for runs of the same models that another process submitted, as `runner.work` does."""
+        """Works for runs of the same models that another process submitted, like `runner.work`."""
         if self._events is not None:
             self._events.emit(FlowStarted(tuple(setup.stage for setup in self._setups)))
         async with _meet(self._setups) as (coordinator, stages):
@@ -106,7 +106,7 @@ class ModelRuns:
 
 
 def specs_by_model(spec: BatchSpec) -> dict[str, BatchSpec]:
-    """The run of each model: its backend, and its directory in the checkpoint."""
+    """The spec of each model's run, with its backend and its directory in the checkpoint."""
     models = spec.evaluation.models or ()
     backends = models if isinstance(models, Mapping) else {}
     return {
@@ -126,7 +126,7 @@ def _meet(setups: Sequence[RunSetup]) -> AbstractAsyncContextManager[FlowCoordin
 
 
 def model_stage(model: str) -> str:
-    """Name of a model's run within that of all: legible, and different for each model."""
+    """Name of a model's run within the run of all models: legible, and different for each model."""
     digest = blake2b(model.encode(errors="replace"), digest_size=4).hexdigest()
     return f"{_NOT_IN_ID.sub('-', model)[:_MAX_LEGIBLE]}-{digest}"
 

@@ -28,7 +28,7 @@ from .verdicts import Verdicts, judge_results, spec_of
 
 
 def has_outcome(spec: BatchSpec) -> bool:
-    """Whether something is left to do after the last answer."""
+    """Whether anything remains to be done after the last answer."""
     return spec.evaluation.models is not None or bool(_judges(scorers_of(spec.evaluation.score)))
 
 
@@ -43,8 +43,8 @@ def check_judges(spec: BatchSpec) -> None:
 
 
 async def complete(spec: BatchSpec, results: Results, began: float) -> Results:
-    """The results with the scores of judges, which are also written to the checkpoint and to `out`; of several models,
-    the comparison with the first. `began`: when the run began, by `time.monotonic`. A budget that is used up leaves
+    """The results with the scores of judges, which are also written to the checkpoint and to `out`; for several models,
+    also compares them with the first one. `began`: start of the run, by `time.monotonic`. An exhausted budget leaves
     answers unscored. Raises StoreError, and RunStopped with the results if the backend of a judge is lost."""
     folder, judges = spec.checkpoint_dir, _judges(scorers_of(spec.evaluation.score))
     if spec.evaluation.models is not None:
@@ -67,8 +67,8 @@ async def complete(spec: BatchSpec, results: Results, began: float) -> Results:
 async def score(
     source: Results | str | Path, scorers: Sequence[Any], options: Mapping[str, Any], output_schema: Any = None
 ) -> Results:
-    """Scores results, or those in a checkpoint, where the scores are kept. `options`: of judges, as for
-    `judge_results`. Raises SpecError, StoreError, and as a run does if there are judges."""
+    """Scores results, or the results in a checkpoint, where the scores are then kept. `options`: options of judges, as
+    for `judge_results`. Raises SpecError, StoreError and, if there are judges, like a run."""
     made, folder = scorers_of(scorers), None if isinstance(source, Results) else Path(source)
     if not made:
         raise SpecError("score needs at least one scorer, such as exact('label').")
@@ -101,7 +101,7 @@ async def _judged(
     for judge in judges:
         try:
             verdicts = await judge_results(judge, results, options, folder)
-        except SpecError as error:  # of a budget that does not pay for one more request: the rest was checked before
+        except SpecError as error:  # the budget does not pay for one more request: everything else was checked before
             print_notice(f"Judge {judge.name!r} did not run: {error}")
             verdicts = Verdicts([None] * len(results), Results())
         made[judge.name] = verdicts.results
@@ -119,7 +119,7 @@ def _judges(scorers: Sequence[Any]) -> list[Judge]:
 
 
 def _options(spec: BatchSpec, results: Results, began: float) -> dict[str, Any]:
-    """Options of the judges of a run: its backend and model, and what is left of its budget."""
+    """Options of a run's judges: its backend and model, and the rest of its budget."""
     spending, usage = spec.spending, results.usage
     limits: dict[str, Any] = {"prices": spending.prices}
     if spending.max_total_tokens is not None:
@@ -152,7 +152,7 @@ def _rewrite(out: Path | str, results: Results) -> None:
 
 
 def _keep(folder: Path, results: Results, names: Sequence[str]) -> None:
-    """Keeps scores, and comparisons of models, in the checkpoint, and writes its report again. Raises SpecError."""
+    """Stores scores and comparisons of models in the checkpoint, and rewrites its report. Raises SpecError."""
     by_model = results.by_model
     for model, each in by_model.items():
         if names:

@@ -1,4 +1,4 @@
-"""Verdicts of a judge on the answers of a run, kept next to their checkpoint."""
+"""Verdicts of a judge on the answers of a run, kept next to the answers' checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,24 +18,25 @@ from ..scores.judge import Judge
 from ..scores.scorer import text_of
 
 JUDGE_PREFIX = "judge."
-"""Begins the name of the directory of each judge, in the checkpoint of a run."""
+"""Prefix of the directory names of judges, in the checkpoint of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What a judge said about the answers of a run."""
+    """A judge's verdicts on the answers of a run."""
 
     scores: list[float | None]
-    """One for each result, in their order; None for a failed agent, or if the judge failed."""
+    """One score per result, in order; None for a failed agent, or if the judge failed."""
     results: Results
-    """The judge's own results, one for each different answer."""
+    """The judge's own results, one for each distinct answer."""
 
 
 async def judge_results(
     judge: Judge, results: Sequence[AgentResult], options: Mapping[str, Any], folder: Path | None
 ) -> Verdicts:
-    """Judges each answer. `options`: of the judge's run, unless the judge has its own; with `store` and the `run_id` of
-    the answers, its verdicts are kept on that server. `folder`: checkpoint of the answers. Raises as a run does."""
+    """Judges each answer. `options`: options of the judge's run, unless the judge has its own; with `store` and the
+    `run_id` of the answers, the verdicts are kept on that server. `folder`: checkpoint of the answers. Raises like a
+    run."""
     cases = [_case(result) if result.ok else None for result in results]
     different = list(dict.fromkeys(case for case in cases if case is not None))
     if not different:
@@ -51,7 +52,7 @@ async def judge_results(
 def spec_of(
     judge: Judge, cases: Sequence[tuple[str, str]], options: Mapping[str, Any], folder: Path | None = None
 ) -> BatchSpec:
-    """The run of a judge over inputs and their answers, as text. Raises SpecError."""
+    """The spec of a judge's run over inputs and their answers, as text. Raises SpecError."""
     own = {"model": judge.model, "backend": judge.backend, **judge.options}
     name = f"{JUDGE_PREFIX}{quote(judge.name, safe='')}"
     if "store" in options:

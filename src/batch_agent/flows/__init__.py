@@ -1,4 +1,4 @@
-"""Flows: sequences of stages that run agents, without barriers between the stages."""
+"""Flows: consecutive stages of agents, without barriers between them."""
 
 from .flow import Flow
 from .map_reduce import run_with_map_reduce, run_with_reduce

@@ -12,8 +12,8 @@ _log = logging.getLogger("batch_agent")
 
 
 class Callbacks:
-    """Failures of the user functions of one flow. Each is an event and a failed item of the flow's result; the first of
-    each function is also logged."""
+    """Failures of the user functions of a flow. Each failure is an event and a failed item in the flow's result; the
+    first one of each function is also logged."""
 
     def __init__(self, events: EventSink | None = None, *, logs: bool = True) -> None:
         self._events = events

@@ -1,6 +1,6 @@
 """Cascade filter: a proxy score decides most items, a strong model the uncertain ones, with bounds on the errors.
 
-The step waits for all of its items: which of them are labelled must not depend on the order in which they arrive."""
+The step waits for all of its items: the choice of those to label must not depend on the order in which they arrive."""
 
 import math
 import random
@@ -22,18 +22,18 @@ from .stage_runner import StageRunner, forward_failure
 from .steps import CascadeFilter, Map
 
 _PILOT_SHARE = 5
-"""Divisor: this part of the labels proposes the thresholds, and the others test them."""
+"""One label in this many proposes the thresholds; the others test them."""
 _QUESTION = "\n\nGive the probability, from 0 to 1, that the answer is yes."
 
 
 class Likelihood(BaseModel):
-    """Answer of a model that is used as a proxy."""
+    """Answer of a model that serves as the proxy."""
 
     probability: float = Field(ge=0, le=1, description="The probability that the answer is yes.")
 
 
 def proxy_stage(step: CascadeFilter) -> Map | None:
-    """The stage of a model that is used as the proxy; None if the proxy is a function."""
+    """The stage of a model that serves as the proxy; None if the proxy is a function."""
     proxy = step.cascade.proxy
     if callable(proxy):
         return None
@@ -47,7 +47,7 @@ def proxy_name(name: str) -> str:
 
 
 class CascadeNode:
-    """Filter by a strong model, which is asked only where the proxy score is uncertain."""
+    """Filter that asks a strong model only where the proxy score is uncertain."""
 
     def __init__(
         self, step: CascadeFilter, agents: StageRunner, then: FlowNode, callbacks: Callbacks, events: EventSink | None
@@ -62,7 +62,7 @@ class CascadeNode:
         self._items: list[Item] = []
         self._scores: list[float] = []
         self._asked: dict[int, int] = {}
-        """Rows that the strong model is asked about, by the index of their result."""
+        """Rows whose answers are pending, by the index of the result."""
         self._labels: dict[int, bool] = {}
         """The strong model's answers, by row. A failed row counts as not accepted."""
         self._failed: set[int] = set()
@@ -85,7 +85,7 @@ class CascadeNode:
         await self._then.receive(StageClosed())
 
     async def _wait(self, item: Item) -> None:
-        """Holds an item with its score, or without one if its proxy failed."""
+        """Holds an item with its score, or without one if the proxy failed."""
         item, proxy = Item(item.position, item.fields), self._step.cascade.proxy
         name = proxy_name(self._step.name)
         if not callable(proxy):
@@ -137,7 +137,7 @@ class CascadeNode:
         await self._then.receive(answered if keeps else ItemDropped(item.position))
 
     async def _continue(self) -> None:
-        """Begins the next phase as soon as the one before is answered."""
+        """Begins the next phase once the previous one is answered."""
         while not self._asked:
             phase = next(self._phases, None)
             if phase is None:
@@ -146,18 +146,18 @@ class CascadeNode:
             await phase()
 
     async def _propose(self) -> None:
-        """Asks the strong model about the rows that the pilot finds uncertain."""
+        """Asks about the rows that are uncertain according to the pilot."""
         self._regions = self._proposal()
         self._ask(self._outside())
 
     async def _audit(self) -> None:
-        """Chooses the regions with all labels so far, and draws the audit."""
+        """Chooses the regions by all labels so far, and draws the audit sample."""
         self._regions = regions = self._proposal()
         self._audited = self._drawn(regions.low), self._drawn(regions.high)
         self._ask([*self._outside(), *self._audited[0], *self._audited[1]])
 
     async def _certify(self) -> None:
-        """Applies the regions that pass their test; the strong model decides the rows of the others."""
+        """Applies the regions that pass their test. The strong model decides the rows of the others."""
         assert self._regions is not None
         regions, (low, high) = self._regions, self._audited
         cascade = self._step.cascade
@@ -229,7 +229,7 @@ def _position(scored: tuple[Item, Any]) -> tuple[int, ...]:
 
 
 def cascade_problem(cascade: Any) -> str | None:
-    """The problem with a cascade, or None."""
+    """Describes what is wrong with a cascade; None if it is valid."""
     proxy = cascade.proxy
     if not (callable(proxy) or (isinstance(proxy, str) and proxy) or (isinstance(proxy, Mapping) and proxy)):
         return f"proxy must be a function, the name of a model or the options of a stage; got {proxy!r}"

@@ -1,6 +1,6 @@
 """Detection of flows whose results are all in their checkpoints.
 
-A later stage's inputs depend on the stages and user functions before it, so such a flow is first run from its
+The inputs of a later stage depend on the stages and user functions before it, so such a flow is first run from its
 checkpoints alone, without events or output."""
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ class NoEvents:
 
 
 class CalledOnce:
-    """A user function that is called once per item, in any number of runs."""
+    """A user function that is called only once per item, over any number of runs."""
 
     def __init__(self, function: Callable[[Item], Any]) -> None:
         self._function = function

@@ -49,7 +49,7 @@ with lazy_modules(globals()):
 Worker = MapNode | MapInputs | CascadeNode | PairNode | ReduceNode
 
 _CAPACITY = 1024
-"""Inputs that may wait between two stages. Beyond that, the first stage pauses if it can."""
+"""Inputs that may wait between two stages. Beyond that, the earlier stage pauses if it can."""
 
 
 async def drive(
@@ -58,7 +58,8 @@ async def drive(
     options: Mapping[str, Any],
     events: EventSink | None,
 ) -> FlowResult:
-    """Raises SpecError and BackendError before anything is sent, RunStopped (with what was done) and StoreError."""
+    """Runs a flow. Raises SpecError and BackendError before anything is sent, RunStopped (with the results so far) and
+    StoreError."""
     check_steps(steps)
     if options.get("out") is not None:
         raise SpecError("out= is one file: pass it to a stage, as in .map(name, task, out='results.parquet').")
@@ -90,7 +91,7 @@ async def drive(
 
 
 async def work(steps: Sequence[FlowStep], inputs: Any, options: Mapping[str, Any], events: EventSink | None) -> None:
-    """Works for a flow that another process runs, until it has no work left. Raises as `drive` does."""
+    """Works on a flow that another process runs, until it has no work left. Raises like `drive`."""
     check_steps(steps)
     shared = SharedFlow.of(steps, options)
     if shared is None or not shared.runs_agents:
@@ -127,14 +128,14 @@ def _notifier(events: EventSink | None) -> Callable[[str], None]:
 async def _source(inputs: Any, rows: Rows, notify: Callable[[str], None]) -> JobSource:
     inputs = await read_inputs_async(inputs, rows, notify)
     if isinstance(inputs, list):
-        inputs = tuple(inputs)  # later changes of the list do not change the number of inputs
+        inputs = tuple(inputs)  # later changes to the list do not change the number of inputs
     return JobSource(inputs)
 
 
 async def _is_finished(
     steps: Sequence[FlowStep], source: JobSource, options: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]
 ) -> bool:
-    """Whether the checkpoints hold all results: determined by a trial run without side effects."""
+    """Whether the checkpoints have all results, which a trial run without side effects determines."""
     values = source.rows if source.rows is not None else await source.read_ahead(MAX_READ_AHEAD)
     if values is None:
         return False
@@ -183,7 +184,7 @@ async def _run_stages(
     deadline: RunDeadline,
     callbacks: Callbacks,
 ) -> FlowResult:
-    """Runs the flow, with all stages open."""
+    """Runs the flow with all stages open."""
     sink = ResultNode()
     head, workers = _build_nodes(steps, stages, sink, source.total, callbacks)
     for worker in workers:
@@ -212,7 +213,7 @@ class _Stage:
         adapted: Callable[[BatchSpec], BatchSpec],
         shared: SharedFlow | None,
     ) -> None:
-        """`inputs`: those of the flow, for its first stage; otherwise None."""
+        """`inputs`: inputs of the flow, for the first stage; otherwise None."""
         name = compiled.step.name
         own_events = None if events is None else StageEvents(name, events)
         self.events = own_events
@@ -277,7 +278,7 @@ def _build_nodes(
 
 
 async def _pump(source: JobSource, text: str, head: FlowNode, deadline: RunDeadline) -> None:
-    """Sends the inputs to the first node, for a flow that does not begin with agents. Stops at the deadline."""
+    """Sends the inputs to the first node of a flow that does not begin with agents. Stops at the deadline."""
     count = 0
     if source.total is not None:
         await head.receive(ItemExpected(source.total))
@@ -301,7 +302,7 @@ async def _pump(source: JobSource, text: str, head: FlowNode, deadline: RunDeadl
 
 
 async def _run_concurrently(work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Returns when all are done; if one fails, cancels the others."""
+    """Returns when all coroutines have finished. If one fails, cancels the others."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in work]
@@ -318,7 +319,7 @@ def _result(sink: ResultNode, stages: Sequence[_Stage], callbacks: Callbacks) ->
 
 
 class _Rest(AsyncIterator[Any]):
-    """The inputs of a source whose first input was peeked at."""
+    """The inputs of a source, including the first one, which was read ahead."""
 
     def __init__(self, source: JobSource) -> None:
         self._source = source

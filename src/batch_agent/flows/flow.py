@@ -1,4 +1,4 @@
-"""`Flow`: the public interface to compose and run stages."""
+"""`Flow`: the public interface for composing and running stages."""
 
 import asyncio
 import sys
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 class Flow:
     """`Flow(inputs, backend=...).map("review", "Review {path}: {text}").reduce("report", "Sum up {n} reviews.")`.
 
-    Each item goes to its next step as soon as it is ready, without waiting for the rest of the stage. The answer of a
-    stage is a field of the item, named like the stage. Stages may have their own models and backends, and share slots,
-    the KV ledger, tools and one budget. A flow is immutable: each method returns a longer one."""
+    Each item moves to its next step as soon as it is ready, without waiting for the rest of the stage. The answer of a
+    stage becomes a field of the item with the name of the stage. Stages may have their own models and backends; they
+    share slots, the KV ledger, tools and one budget. A flow is immutable: each method returns a longer one."""
 
     @lists_options(StageOptions)
     def __init__(self, inputs: Any, **options: Unpack[StageOptions]) -> None:
@@ -73,7 +73,8 @@ class Flow:
     def map(
         self, name: str, task: str | Fields, *, on_failure: OnFailure = "keep", **options: Unpack[StageOptions]
     ) -> "Flow":
-        """Adds a stage: an agent per item. `options`: of this stage, such as output_schema, tools, model, backend."""
+        """Adds a stage with an agent per item. `options`: options of this stage, such as output_schema, tools, model,
+        backend."""
         return self.with_step(Map(name, task, on_failure, options))
 
     @lists_options(StageOptions, default="...")
@@ -86,9 +87,10 @@ class Flow:
         on_failure: OnFailure = "keep",
         **options: Unpack[StageOptions],
     ) -> "Flow":
-        """Adds a stage: the task of the map before it again, for the items for which `when(item)` is true. `options`:
-        what differs, such as a stronger model; the answer replaces the first one. `failed`: whether items that failed
-        in the map are run again too. The field `name` (by default MAP_escalated) tells which items were."""
+        """Adds a stage that repeats the task of the preceding map for the items for which `when(item)` is true.
+        `options`: the differences, such as a stronger model; the answer replaces the first one. `failed`: whether to
+        run failed items of the map again too. The field `name` (by default MAP_escalated) tells which items were
+        escalated."""
         first = next((step for step in reversed(self._steps) if not isinstance(step, Filter | Escalate)), None)
         if not isinstance(first, Map):
             raise SpecError(".escalate(...) repeats the task of a map: it must follow .map(...).")
@@ -120,8 +122,8 @@ class Flow:
         on_failure: OnFailure = "keep",
         **options: Any,
     ) -> "Flow":
-        """Keeps the items for which `keep(item)` is true, or, with a name and a task, those for which a model answers
-        the task with yes. `cascade`: asks the model only where a cheaper score is uncertain."""
+        """Keeps the items for which `keep(item)` is true or, with a name and a task, for which a model answers the task
+        with yes. `cascade`: asks the model only where a cheaper score is uncertain."""
         if not isinstance(keep, str) or task is None:
             if task is not None or cascade is not None or options:
                 raise SpecError("A filter by a model needs a name and a task: .filter('relevant', 'Is {text} ...?').")
@@ -147,10 +149,10 @@ class Flow:
         max_pairs: int = 10_000,
         **options: Unpack[StageOptions],
     ) -> "Flow":
-        """Keeps one of all equal items. `on`: the text to compare, as a field or a function. A model is asked about
-        pairs ({left} and {right}) whose texts are similar, from 0 to 1 by the tokens that they share, or for which
-        `block(item)` has a key in common. The first item of a group stays, with the others in its field `name`. More
-        than `max_pairs` pairs stop the flow before any of them is asked about."""
+        """Keeps one of each group of equal items. `on`: the text to compare, a field or a function. A model is asked
+        about pairs ({left} and {right}) whose texts are similar, from 0 to 1 by the tokens that they share, or for
+        which `block(item)` has a key in common. The first item of a group stays, with the others in its field `name`.
+        More than `max_pairs` pairs stop the flow before any of them is asked about."""
         pairing = Pairing(on, similarity, block, max_pairs)
         return self.with_step(Dedupe(name, task, pairing, {"output_schema": bool, **options}))
 
@@ -169,9 +171,9 @@ class Flow:
         keep_unmatched: bool = False,
         **options: Unpack[StageOptions],
     ) -> "Flow":
-        """Replaces an item by one for each row of `others` that it matches, with the row as field `name`. Items without
-        a match are dropped, or kept with None. `others_on`: the text of a row, if it is not `on`. The rest is as for
-        `dedupe`."""
+        """Replaces an item by one for each row of `others` that matches it, with the row as field `name`. Items without
+        a match are dropped, or kept with None. `others_on`: the text of a row, if it differs from `on`. Other
+        parameters are as for `dedupe`."""
         pairing = Pairing(on, similarity, block, max_pairs)
         step = Join(name, task, pairing, others, on if others_on is None else others_on, keep_unmatched)
         return self.with_step(replace(step, options={"output_schema": bool, **options}))
@@ -191,15 +193,15 @@ class Flow:
         on_failure: OnFailure = "keep",
         **options: Unpack[StageOptions],
     ) -> "Flow":
-        """Reduces all items, or each group, to one: an agent gets the task and `shown(item)` of each item (by default
-        its answers since it was expanded and its short fields; for a failed item, its error). Results that do not fit
-        one prompt are merged in parts, as soon as these are complete. In the task, {n} is the number of results,
-        {group} the group's key, and {results} their position, if not at the end."""
+        """Reduces all items, or each group, to one item. An agent gets the task and `shown(item)` of each item: by
+        default its answers since it was expanded and its short fields, or its error if it failed. Results that do not
+        fit one prompt are merged in parts, as soon as a part is complete. In the task, {n} is the number of results,
+        {group} the key of the group, and {results} the position of the results, if they are not at the end."""
         return self.with_step(Reduce(name, task, group_by, shown, on_failure, options))
 
     async def run(self, *, events: EventSinks = None, progress: bool | None = None) -> FlowResult:
-        """Raises like `BatchAgent.run`, and RunStopped for a failure in a stage with on_failure='stop'. The results so
-        far are in the error's `flow`."""
+        """Runs the flow. Raises like `BatchAgent.run`, and RunStopped for a failure in a stage with on_failure='stop'.
+        The error's `flow` has the results so far."""
         if is_object_url(self._options.get("checkpoint_dir")):
             async with remote_checkpoint.open_checkpoint_copy(
                 str(self._options["checkpoint_dir"]), print_notice
@@ -219,8 +221,8 @@ class Flow:
         return run_blocking(lambda: self.run(events=events, progress=progress))
 
     async def work(self, *, events: EventSinks = None) -> None:
-        """Joins a flow that another process runs with the same steps, options and `store`, as a worker, until it has
-        no work left. The inputs are not read. Raises as `run` does."""
+        """Joins a flow that another process runs with the same steps, options and `store`, as a worker, until it has no
+        work left. Does not read the inputs. Raises like `run`."""
         await work(self._steps, self._inputs, self._options, combine_sinks(events))
 
     def _outputs(self) -> "RunOutputs":

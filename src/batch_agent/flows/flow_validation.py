@@ -44,7 +44,7 @@ _FLOW_OPTIONS = frozenset(
         "limits",
     }
 )
-"""Options that all stages share, and no single stage can have."""
+"""Options that all stages share and that no single stage can have."""
 _KEEP = "returns whether to keep an item (lambda item: item['review'].ok), or a name and a task"
 _POLICIES = ("keep", "skip", "stop")
 
@@ -59,7 +59,7 @@ def check_steps(steps: Sequence[FlowStep]) -> None:
             _check_function("filter(...)", step.keep, _KEEP)
             continue
         _check_name(step.name)
-        if step.name.lower() in seen:  # a stage has a folder, and some file systems ignore case
+        if step.name.lower() in seen:  # each stage has a folder, and some file systems ignore case
             other = seen[step.name.lower()]
             names = repr(other) if other == step.name else f"{other!r} and {step.name!r}"
             raise SpecError(f"Two steps are called {names}: rename one of them.")

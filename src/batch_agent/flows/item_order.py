@@ -1,4 +1,4 @@
-"""Order of items: the index of each item by its position, known as soon as the items before it are counted."""
+"""Index of each item in the order of positions, known once the items before it have been counted."""
 
 Position = tuple[int, ...]
 
@@ -15,7 +15,7 @@ class ItemOrder:
         self._counts[position] = count
 
     def index(self, position: Position) -> int | None:
-        """None while an item before it may still be expanded."""
+        """The index of a position; None while an earlier item may still be expanded."""
         index = 0
         for depth, number in enumerate(position):
             offset = self._offset(position[:depth], number)
@@ -25,11 +25,11 @@ class ItemOrder:
         return index
 
     def total(self, inputs: int) -> int | None:
-        """The number of items from this many inputs."""
+        """The total number of items from this many inputs."""
         return self._offset((), inputs)
 
     def _offset(self, parent: Position, number: int) -> int | None:
-        """Items under the first `number` children of a position."""
+        """Number of items under the first `number` children of a position."""
         if len(parent) + 1 == self._length:
             return number
         offsets = self._offsets.setdefault(parent, [0])

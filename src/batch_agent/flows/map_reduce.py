@@ -120,7 +120,7 @@ def _answer(outcome: FlowResult) -> tuple[Results, Any]:
 
 
 def _plan_inputs(inputs: Any) -> Any:
-    """The inputs of the planner: one, or several."""
+    """The inputs of the planner, one or several."""
     if inputs is None:
         return [{}]
     return [inputs] if isinstance(inputs, str | Mapping | BaseModel) else inputs
@@ -149,7 +149,7 @@ def _items(item: Item) -> Iterable[Any]:
 
 
 def _split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of the workers, and those of all stages."""
+    """Splits options into those of the workers and those of all stages."""
     workers = {name: value for name, value in options.items() if name in _WORKER_OPTIONS}
     return workers, {name: value for name, value in options.items() if name not in _WORKER_OPTIONS}
 

@@ -1,4 +1,4 @@
-"""Map and escalate steps: an agent per item."""
+"""Map and escalate steps, with an agent per item."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from .steps import Escalate, Map
 
 
 class MapNode:
-    """Map or escalate step that receives its items from the step before it.
+    """Map or escalate step that receives its items from the previous step.
 
     An escalate step runs agents only for the items that need one; the others pass."""
 
@@ -50,7 +50,7 @@ class MapNode:
         await self._then.receive(StageClosed())
 
     def _without_agent(self, item: Item) -> Item | None:
-        """The item that passes without an agent, or None if it needs one."""
+        """The item, if it passes without an agent; None if it needs one."""
         step = self._step
         if isinstance(step, Map) or not item.ok:
             return None
@@ -68,7 +68,7 @@ class MapNode:
 
 
 class MapInputs:
-    """Map step at the start of a flow, which reads the inputs of the flow."""
+    """Map step at the start of a flow, which reads the flow's inputs."""
 
     def __init__(self, step: Map, text_name: str, agents: StageRunner, then: FlowNode, total: int | None) -> None:
         self.agents = agents
@@ -106,7 +106,7 @@ async def forward(step: Map | Escalate, agents: StageRunner, item: Item, result:
 
 
 def fields_of(value: Any, text_name: str) -> Mapping[str, Any]:
-    """The fields of an input. A plain text is one field, named by the first task."""
+    """The fields of an input. Plain text is a single field, named by the first task."""
     if isinstance(value, BaseModel):
         return dict(value)
     if isinstance(value, Mapping):
@@ -115,10 +115,10 @@ def fields_of(value: Any, text_name: str) -> Mapping[str, Any]:
 
 
 def task_fields(task: str | Fields) -> tuple[str, ...]:
-    """The fields that a task uses; a field's name may contain a dot."""
+    """The fields that a task uses. The name of a field may contain a dot."""
     return tuple(dict.fromkeys(name for path in template_of(task).fields for name in (path, root_of(path))))
 
 
 def select_fields(item: Item, names: Iterable[str]) -> dict[str, Any]:
-    """The input of an agent: those fields of an item that its task uses."""
+    """The input of an agent: the fields of an item that its task uses."""
     return {name: item.fields[name] for name in names if name in item.fields}

@@ -1,4 +1,4 @@
-"""Nodes of a running flow: each receives messages from the step before it, and forwards items when they are ready."""
+"""Nodes of a running flow. Each receives messages from the previous step, and forwards items when they are ready."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,19 +13,19 @@ from .result import Item
 from .steps import Expand, Filter
 
 MAX_EXPANDED = 1_000_000
-"""Items that one item may be expanded into: a bound for endless generators."""
+"""Maximum number of items from one expansion: a bound for endless generators."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemDropped:
-    """No item with this position will arrive."""
+    """Announces that there will be no item with this position."""
 
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class ItemExpanded:
-    """An item was replaced by this many items."""
+    """Announces that an item was replaced by this many items."""
 
     position: Position
     count: int
@@ -33,18 +33,18 @@ class ItemExpanded:
 
 @dataclass(frozen=True, slots=True)
 class ItemExpected:
-    """The number of inputs. Sent as soon as it is known, before `StageClosed` at the latest."""
+    """Announces the number of inputs. Sent as soon as it is known, at the latest before `StageClosed`."""
 
     inputs: int
 
 
 @dataclass(frozen=True, slots=True)
 class StageClosed:
-    """The end of all messages."""
+    """Ends the messages."""
 
 
 NodeMessage = Item | ItemDropped | ItemExpanded | ItemExpected | StageClosed
-"""Message between nodes. Each position receives exactly one item, `ItemDropped` or `ItemExpanded`."""
+"""Each position has exactly one of: an item, `ItemDropped`, `ItemExpanded`."""
 
 
 class FlowNode(Protocol):
@@ -54,7 +54,7 @@ class FlowNode(Protocol):
 
 
 class ResultNode:
-    """The end of a flow: collects the items."""
+    """The end of a flow, which collects the items."""
 
     def __init__(self) -> None:
         self._items: list[Item] = []
@@ -90,7 +90,7 @@ class FilterNode:
 
 
 class ExpandNode:
-    """Replaces an item by several. A failed item stays one."""
+    """Replaces an item by several. A failed item stays single."""
 
     def __init__(self, step: Expand, then: FlowNode, callbacks: Callbacks) -> None:
         self._step = step
@@ -127,7 +127,7 @@ class ExpandNode:
 
 
 def expanded_values(values: Any) -> Iterable[Any]:
-    """The values that a user function returned. Raises TypeError if they are not a list."""
+    """The values returned by a user function. Raises TypeError if they are not a list."""
     if isinstance(values, str | bytes | Mapping | BaseModel) or not isinstance(values, Iterable):
         raise TypeError(f"it must return a list, not {type(values).__name__}")
     if isinstance(values, set | frozenset):  # its order differs between processes

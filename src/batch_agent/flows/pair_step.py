@@ -1,6 +1,6 @@
-"""Steps about pairs: items that are the same (dedupe), and items with the rows of another list (join).
+"""Steps on pairs: equal items (dedupe), and items with the rows of another list (join).
 
-Both wait for all items. Blocking proposes the pairs, which are counted before the first of them is asked about."""
+Both wait for all items. Blocking proposes the pairs, which are counted before any of them is asked about."""
 
 import asyncio
 from collections.abc import Hashable, Iterable, Sequence
@@ -26,7 +26,7 @@ SAME = "Do these two entries describe the same thing?\n\nA: {left}\n\nB: {right}
 
 
 class PairNode:
-    """Asks about pairs of items, or of items and rows, and merges or joins those that match."""
+    """Asks about pairs of items, or of items and rows, and merges or joins the matching ones."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class PairNode:
         self._callbacks = callbacks
         self._events = events
         self._read: list[tuple[Item, str, Sequence[Hashable]]] = []
-        """Items with their texts and keys; of a join, the rows follow."""
+        """Items with their texts and keys; in a join, followed by the rows."""
         self._items = 0
         self._asked: dict[int, Pair] = {}
         self._matches: list[Pair] = []
@@ -97,8 +97,8 @@ class PairNode:
         return item, str(text), listed
 
     async def _ask(self) -> None:
-        """Asks about all pairs. Equal texts are the same without a question. Raises RunStopped if there are too many
-        pairs."""
+        """Asks about all pairs, except that equal texts match without a question. Raises RunStopped if there are too
+        many pairs."""
         step = self._step
         self._read.sort(key=lambda read: read[0].position)
         self._items = len(self._read)
@@ -160,5 +160,5 @@ class PairNode:
 
 
 def _row_name(step: Join) -> str:
-    """The field of a row that is plain text."""
+    """The field for the rows that are plain text."""
     return step.others_on if isinstance(step.others_on, str) else "input"

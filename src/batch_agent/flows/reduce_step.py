@@ -1,4 +1,5 @@
-"""Reduce step: an agent for all items or for each group, and further agents for parts that do not fit one prompt."""
+"""Reduce step: an agent for all items or for each group, and further agents for parts if the results do not fit one
+prompt."""
 
 import heapq
 import math
@@ -34,7 +35,7 @@ def to_json_text(value: Any) -> str:
 
 
 _SHORT = 200
-"""Characters of a field that identifies an item rather than being its content."""
+"""Maximum characters of a field that identifies an item, as opposed to being its content."""
 _MAX_ERROR_CHARS = 1_000
 _PARTIAL = (
     "[These are {count} of the results. Answer for these alone: the answers to all parts are merged afterwards.]\n\n"
@@ -43,7 +44,7 @@ _MERGED = "[Some entries stand for several results that were merged before; thei
 
 
 def entry_of(item: Item, answers: Sequence[str], hidden: Sequence[str] = ()) -> dict[str, Any]:
-    """The default entry of an item: what identifies it, and its answers. `answers`: names of the answer fields; if
+    """The default entry of an item: its identifying fields and its answers. `answers`: names of the answer fields; if
     empty, all fields are shown. `hidden`: fields to leave out."""
     entry: dict[str, Any] = {"status": "ok" if item.ok else "error", "index": _number(item)}
     others = _other_fields(item, answers, hidden)
@@ -57,7 +58,7 @@ def entry_of(item: Item, answers: Sequence[str], hidden: Sequence[str] = ()) -> 
 
 
 def error_entries(item: Item, error: AgentError, answers: Sequence[str], hidden: Sequence[str] = ()) -> list[str]:
-    """Entries with an error for an item that cannot be shown, each shorter than the one before."""
+    """Error entries for an item that cannot be shown, each shorter than the previous one."""
     entry = {"status": "error", "index": _number(item), "error": _error_fields(item.error or error)}
     texts = [to_json_text(entry)]
     with suppress(Exception):  # a user's object may raise anything
@@ -74,7 +75,7 @@ def too_long(tokens: int) -> AgentError:
 
 
 def results_text(merge: Merge) -> str:
-    """The entries of a merge, as the prompt shows them."""
+    """The entries of a merge as shown in the prompt."""
     notes = "" if merge.is_last else _PARTIAL.format(count=merge.leaves)
     if any(entry.is_merged for entry in merge.entries):
         notes += _MERGED
@@ -105,7 +106,7 @@ def _is_short(value: Any) -> bool:
 
 
 _UNKNOWN_ROOM = 12_000
-"""Tokens for results if the context window is unknown, which fit any current model."""
+"""Tokens for results if the context window is unknown. Fits any current model."""
 _MIN_ROOM = 128
 _NOTES = 96
 """Tokens of the notes that accompany the results."""
@@ -114,14 +115,14 @@ _BYTES_PER_TOKEN = 2.5
 
 @dataclass(slots=True)
 class _Group:
-    """Items that are reduced to one."""
+    """Items that are reduced to one item."""
 
     number: int
     key: Hashable
     tree: MergeTree
     members: int = 0
     is_done: bool = False
-    """Whether its answer or its failure was forwarded."""
+    """Whether its answer or failure has been forwarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class _Arrived:
 
 
 class ReduceNode:
-    """Reduces items in their order: groups and merges do not depend on which items finish first."""
+    """Reduces items in order: groups and merges do not depend on which items finish first."""
 
     def __init__(
         self, compiled: CompiledStage, step: Reduce, agents: StageRunner, then: FlowNode, callbacks: Callbacks
@@ -189,13 +190,13 @@ class ReduceNode:
     async def run(self) -> None:
         await self.agents.run(self._deliver)
         for group in self._groups.values():
-            if not group.is_done:  # it got no item
+            if not group.is_done:  # the group got no item
                 await self._then.receive(ItemDropped((group.number,)))
         await self._then.receive(ItemExpected(len(self._groups)))
         await self._then.receive(StageClosed())
 
     async def _arrived(self, item: Item) -> _Arrived:
-        """Makes the entry of an item. Never raises: an item that cannot be shown or grouped becomes an error entry."""
+        """The entry of an item. Never raises: an item that cannot be shown or grouped becomes an error entry."""
         group: Hashable = None
         text, problem = "", None
         self._reserve()
@@ -211,7 +212,7 @@ class ReduceNode:
         return _Arrived(entry if problem is None else await self._error_entry(item, problem), group)
 
     def _numbered(self, item: Item) -> Item:
-        """The items of a single input are numbered like their results."""
+        """Numbers the items of a single input like their results."""
         is_of_one = self._inputs == 1 and len(item.position) > 1
         return replace(item, position=item.position[1:]) if is_of_one else item
 
@@ -254,7 +255,8 @@ class ReduceNode:
         self._advance()
 
     def _advance(self) -> None:
-        """Adds arrived items to their groups, in order. An item whose index is unknown holds back those after it."""
+        """Adds arrived items to their groups, in order. An item whose index is unknown holds back the following
+        ones."""
         while self._unordered and (index := self._order.index(self._unordered[0][0])) is not None:
             arrived = heapq.heappop(self._unordered)[1]
             if self._step.group_by is None:
@@ -296,7 +298,7 @@ class ReduceNode:
             self._merges[self.agents.submit(inputs)] = group, merge
 
     def _task_fields(self, count: int, results: str, key: Hashable) -> dict[str, Any]:
-        """The fields that the task can use."""
+        """The fields available to the task."""
         by = self._step.group_by
         group = {} if by is None else {"group": key, **({by: key} if isinstance(by, str) else {})}
         return {"n": count, "results": results, **group, **(self._given or {})}
@@ -312,7 +314,7 @@ class ReduceNode:
         else:
             text = merged_text(result.output, merge.leaves)
             self._submit(group, group.tree.merged(merge, text, await self._size(text)))
-        del self._merges[result.index]  # only now: until its answer is in the tree, it may lead to further merges
+        del self._merges[result.index]  # not earlier: until its answer is in the tree, it may lead to further merges
         self._close_if_done()
 
     async def _failed(self, group: _Group, merge: Merge, error: AgentError) -> None:

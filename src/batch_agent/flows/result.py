@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from ..data.table_export import ExportTable
 
 _MAX_SHOWN = 10
-"""Items in the HTML of a notebook."""
+"""Number of items in the HTML of a notebook."""
 
 OnFailure = Literal["keep", "skip", "stop"]
-"""What happens to an item whose agent failed. "keep": it skips the other stages up to a reduce, which gets its error;
+"""Treatment of an item whose agent failed. "keep": it skips the other stages up to a reduce, which gets its error;
 "skip": it leaves the flow; "stop": the flow ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item(Mapping[str, Any]):
-    """Item of a flow: the fields of its input, and the answer of each stage by the name of the stage."""
+    """Item of a flow: the fields of its input, and the answer of each stage under the name of the stage."""
 
     position: tuple[int, ...]
     """Index of its input, then its index within each expansion."""
     fields: Mapping[str, Any]
     error: AgentError | None = None
     stage: str = ""
-    """The stage in which it failed."""
+    """The stage in which the item failed."""
 
     @property
     def ok(self) -> bool:
@@ -67,7 +67,7 @@ class FlowResult:
     items: tuple[Item, ...] = ()
     stages: Mapping[str, StageReport] = field(default_factory=dict)
     callback_failures: tuple[Item, ...] = ()
-    """Items for which a callback of the flow raised (filter, expand, group_by, shown); `stage` names the callback.
+    """Items for which a callback of the flow (filter, expand, group_by, shown) raised; `stage` names the callback.
     Includes items that a reduce has merged since."""
 
     @property
@@ -77,30 +77,30 @@ class FlowResult:
 
     @property
     def cost(self) -> float | None:
-        """Cost of all stages; None if the price of any of them is unknown."""
+        """Cost of all stages together; None if the price of any stage is unknown."""
         costs = [stage.cost for stage in self.stages.values()]
         return None if None in costs else sum(cost for cost in costs if cost is not None)
 
     def to_pandas(self) -> Any:
         """A pandas DataFrame with one row per item: `index`, `ok`, the fields of its input, `STAGE.FIELD` for each
-        field of an answer (`STAGE` for text), and the error of a failed item. The results of one stage, with their
+        field of an answer (`STAGE` for text), and the error of a failed item. For the results of one stage with their
         usage: `flow_result.stages["review"].results.to_pandas()`."""
         return self._table().to_pandas()
 
     def to_polars(self) -> Any:
-        """The same as a polars DataFrame."""
+        """Like `to_pandas`, as a polars DataFrame."""
         return self._table().to_polars()
 
     def to_csv(self, path: str | Path) -> None:
-        """The same as a CSV file; lists and objects are JSON."""
+        """Writes the table of `to_pandas` as CSV, with lists and objects as JSON."""
         self._table().to_csv(path)
 
     def to_parquet(self, path: str | Path) -> None:
-        """The same as a Parquet file. Needs the extra `data`."""
+        """Writes the table of `to_pandas` as Parquet. Needs the extra `data`."""
         table_export.write_parquet_table(_item_rows(self.items), _ITEM_TABLE, path)
 
     def to_jsonl(self, path: str | Path) -> None:
-        """JSONL file: one object per item, with the answers unflattened in `fields`."""
+        """Writes JSONL, one object per item, with unflattened answers in `fields`."""
         with atomic_file.atomic_write(Path(path).expanduser()) as file:
             file.writelines(_item_lines(self.items))
 
@@ -128,13 +128,13 @@ _ITEM_TABLE = TableLayout(_ordered)
 
 
 def _item_rows(items: Iterable[Item]) -> list[dict[str, Any]]:
-    """A row for each item: `NAME` for each field of its input, and `STAGE.FIELD` for each field of an answer (`STAGE`
-    for an answer without fields, such as text)."""
+    """One row per item: `NAME` for each field of its input, and `STAGE.FIELD` for each field of an answer (`STAGE` for
+    an answer without fields, such as text)."""
     return [{**_own(index, item), **_fields(item)} for index, item in enumerate(items)]
 
 
 def _item_lines(items: Iterable[Item]) -> Iterable[bytes]:
-    """Lines of a JSONL file, with the answers unflattened."""
+    """Lines of a JSONL file with unflattened answers."""
     for index, item in enumerate(items):
         row = {**_own(index, item), "fields": dict(item.fields)}
         yield dumps({name: jsonable(value) for name, value in row.items()}) + b"\n"

@@ -1,8 +1,7 @@
 """Distributed flows: each stage is a shared run of its own, named after the flow and the stage.
 
-The process that runs the flow holds its graph, and moves items from stage to stage; workers need the specs of the
-stages. What the stages share (limits, budget, tool calls) is at a coordinator of the flow itself.
-"""
+The process that runs the flow holds its graph and moves items from stage to stage; workers only need the specs of the
+stages. Limits, budget and tool calls, which the stages share, are at a coordinator of the flow itself."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
@@ -17,15 +16,16 @@ from .steps import FlowStep, ModelStep
 
 @dataclass(frozen=True, slots=True)
 class SharedFlow:
-    """Distribution of a flow: its store, its name, and the specs of its stages as shared runs."""
+    """The place where the processes of a flow meet."""
 
     distribution: Distributed
     run_id: str
-    """Name of the flow at its store."""
+    """Name of the flow in its store."""
 
     @classmethod
     def of(cls, steps: Sequence[FlowStep], options: Mapping[str, Any]) -> "SharedFlow | None":
-        """None for a flow in one process. Without a `run_id`, the name of a flow is made from its tasks."""
+        """The shared flow; None for a flow in one process. Without a `run_id`, the name of the flow is derived from its
+        tasks."""
         distribution = BatchSpec.of(task="-", inputs=(), **options).distribution
         if distribution.store is None and distribution.cluster is None:
             return None
@@ -35,7 +35,7 @@ class SharedFlow:
 
     @property
     def runs_agents(self) -> bool:
-        """Whether agents run in the process of the flow too."""
+        """Whether the process of the flow also runs agents."""
         return self.distribution.cluster is None
 
     def stage(self, spec: BatchSpec, name: str) -> BatchSpec:

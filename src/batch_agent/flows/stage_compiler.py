@@ -1,4 +1,4 @@
-"""Compiler from the steps of a flow to a spec for each stage. Invalid flows are rejected before anything is sent."""
+"""Compiler from the steps of a flow to a spec for each stage. Rejects invalid flows before anything is sent."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,25 +19,25 @@ from .steps import CascadeFilter, Dedupe, Escalate, Expand, Filter, FlowStep, Jo
 _RESULTS = "\n\nResults:\n{results}"
 
 Known = Mapping[str, Any]
-"""The fields of items at some step, each with the schema of its answer, or _ANYTHING."""
+"""The fields of items at a step, each with the schema of its answer or _ANYTHING."""
 _ANYTHING = object()
 _PAIR: Known = {"left": str, "right": str}
-"""The fields of a task about two items."""
+"""The fields of a task on two items."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledStage:
-    """A stage with the information that it needs about earlier steps."""
+    """A stage with what it needs to know of the preceding steps."""
 
     step: ModelStep
     options: Mapping[str, Any]
-    """Options of its spec, without the inputs."""
+    """Options of its spec, without inputs."""
     answers: tuple[str, ...]
-    """Names of the fields that hold its items' answers: the stages since the last expansion, or the expansion."""
+    """Names of the fields with its items' answers: the stages since the last expansion, or the expansion."""
     hidden: tuple[str, ...]
     """Stages before the last expansion, whose answers many items share."""
     expansions: int
-    """Expansions before this stage."""
+    """Number of expansions before this stage."""
     names: tuple[str, ...] = ()
     """The known fields of its items."""
 
@@ -50,7 +50,7 @@ class CompiledStage:
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """The steps that items have passed."""
+    """The steps that items have passed through."""
 
     stages: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class _History:
         return replace(self, stages=(*self.stages, name))
 
     def flagged(self, name: str) -> "_History":
-        """With a field that is not an answer, and that a reduce does not show."""
+        """Adds a field that is not an answer, and that a reduce does not show."""
         return replace(self, hidden=(*self.hidden, name))
 
     def expanded(self, name: str) -> "_History":
@@ -73,8 +73,8 @@ class _History:
 
 
 def compile_flow(steps: Sequence[FlowStep], options: Mapping[str, Any], first: Sequence[Known]) -> list[CompiledStage]:
-    """Compiles validated steps. `options`: for all stages; `first`: the fields of the first input, or empty. Raises
-    SpecError."""
+    """Compiles validated steps. `options`: options for all stages. `first`: the fields of the first input, or empty.
+    Raises SpecError."""
     known: Known | None = dict.fromkeys(first[0], _ANYTHING) if first else None
     _check_clashes(steps, known or {})
     before = _History()
@@ -141,7 +141,7 @@ def text_name(steps: Sequence[FlowStep]) -> str:
 
 
 def certain_fields(template: Template) -> list[str]:
-    """Fields that cannot be literal text in braces, each once."""
+    """The distinct fields that are certainly not literal text in braces."""
     cells = enumerate(template.cell_names)
     return list(dict.fromkeys(path for cell, path in cells if cell in template.certain_cells))
 
@@ -161,7 +161,7 @@ def _check_clashes(steps: Sequence[FlowStep], known: Known) -> None:
 
 
 def _group_fields(step: Reduce, known: Known | None) -> Known:
-    """The fields of a group besides its results, which the reduced item keeps."""
+    """The fields of a group other than its results, which the reduced item keeps."""
     if step.group_by is None:
         return {"n": int}
     by = [step.group_by] if isinstance(step.group_by, str) else []

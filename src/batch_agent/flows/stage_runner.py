@@ -1,4 +1,4 @@
-"""Runner of one stage: submits its inputs, records its results and handles its failures."""
+"""Runner of one stage's agents, with its inputs, results and treatment of failures."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -27,8 +27,8 @@ class StageRunner:
     def __init__(
         self, name: str, feed: Channel[Any] | None, events: EventSink | None, *, runs_agents: bool = True
     ) -> None:
-        """`feed`: the channel of its inputs; None for a stage that reads the inputs of the flow. `runs_agents`: as for
-        `execute`."""
+        """`feed`: channel of the stage's inputs; None for a stage that reads the inputs of the flow. `runs_agents`: as
+        for `execute`."""
         self.name = name
         self._runs_agents = runs_agents
         self.skipped = 0
@@ -36,7 +36,7 @@ class StageRunner:
         self._feed = feed
         self._events = events
         self.resources: RunResources | None = None
-        """Set when the stages are open."""
+        """Set once the stages are open."""
         self._put = 0
         self._results: list[tuple[Position, AgentResult]] = []
         self._began: float | None = None

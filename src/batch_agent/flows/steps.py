@@ -1,4 +1,4 @@
-"""Steps of a flow, as the user defined them."""
+"""Steps of a flow, as defined by the user."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
@@ -26,14 +26,14 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Escalate:
-    """A second agent, usually of a stronger model, for some items of a map. Its answer replaces the first one."""
+    """A second agent, usually with a stronger model, for some items of a map. Its answer replaces the first one."""
 
     name: str
     of: str
     """The name of the map."""
     when: Keep
     failed_in: tuple[str, ...]
-    """Stages whose failed items are run again as well: the map and the escalations before this one, or none."""
+    """Stages whose failed items are also run again: the map and the escalations before this one, or none."""
     task: str | Fields
     on_failure: OnFailure = "keep"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -43,9 +43,9 @@ class Escalate:
 class Cascade:
     """Filter with a cheap score: a strong model decides only the items whose score leaves them uncertain.
 
-    With a probability of at least 1 - `delta`, the precision and the recall of the filter are both at least `target`,
-    compared with the strong model's answers to all items; `labels` of its answers choose and test the thresholds. If
-    the score does not tell the items apart, the strong model decides all of them."""
+    With a probability of at least 1 - `delta`, both precision and recall of the filter are at least `target`, compared
+    with the strong model's answers to all items. `labels` of its answers serve to choose and test the thresholds. If
+    the score does not separate the items, the strong model decides all of them."""
 
     proxy: Keep | str | Mapping[str, Any]
     """`f(item)`, higher for items that should be kept; or a model that is asked for a probability: its name, or options
@@ -59,7 +59,7 @@ class Cascade:
 
 @dataclass(frozen=True, slots=True)
 class CascadeFilter:
-    """Items for which the answer to the task is no leave the flow; a proxy decides most of them."""
+    """Drops the items for which the answer to the task is no. A proxy decides most of them."""
 
     name: str
     task: str | Fields
@@ -70,14 +70,14 @@ class CascadeFilter:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Items for which the function is false leave the flow."""
+    """Drops the items for which the function is false."""
 
     keep: Keep
 
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """Several items for one, each with a field `name`, and its `index`."""
+    """Replaces an item by several, each with a field `name` and its `index`."""
 
     name: str
     into: Into
@@ -95,24 +95,24 @@ class Reduce:
     on_failure: OnFailure = "keep"
     options: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
-    """Further fields of the task, by name: known when the first item arrives, and the same for all agents."""
+    """Further fields of the task, by name. They are known when the first item arrives, and the same for all agents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """Selection of the pairs that a model is asked about: those with similar texts, or with a common key."""
+    """Selects the pairs that a model is asked about: those whose texts are similar or that share a key."""
 
     on: str | Keep
-    """The text of an item that is compared: a field, or a function."""
+    """The text of an item to compare: a field or a function."""
     similarity: float = 0.5
     block: GroupBy | None = None
-    """The key of an item, or a list of keys; None: similar texts are pairs."""
+    """The key of an item, or a list of keys; None: pairs are similar texts."""
     max_pairs: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Dedupe:
-    """Items that a model finds to be the same become one."""
+    """Merges items that are the same according to a model."""
 
     name: str
     task: str
@@ -122,7 +122,7 @@ class Dedupe:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Items with the rows of another list that a model finds to match, one item for each match."""
+    """Pairs items with the matching rows of another list according to a model, one item for each match."""
 
     name: str
     task: str

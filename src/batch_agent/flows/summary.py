@@ -10,7 +10,7 @@ from .result import FlowResult, Item
 
 
 def flow_summary_lines(outcome: FlowResult, seconds: float) -> list[str]:
-    """A line per stage, one for the total, and one per kind of failure. `seconds`: duration of the flow."""
+    """One line per stage, one for the total, and one per kind of failure. `seconds`: duration of the flow."""
     stages = outcome.stages.values()
     lines = [_stage_line(stage) for stage in stages]
     if len(lines) > 1:

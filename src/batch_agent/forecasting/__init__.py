@@ -1,4 +1,4 @@
-"""Forecast of a run: from its plan, a canary of a few real agents, and a simulation."""
+"""Forecast of a run from its plan, a canary of a few real agents, and a simulation."""
 
 from .behaviour import Runs, behaviour_of
 from .calibration import ServerSpeeds, speeds_of

@@ -31,11 +31,11 @@ def behaviour_of(
     placements: Mapping[str, Placement] | None = None,
     image_tokens: CountImage = lambda image: image.tokens,
 ) -> Behaviour | None:
-    """None if no agent has an answer. `chars_per_token`: the value used for the report; `lead`: characters that all
-    tasks begin with; `placements`: of the results of tools whose results agents share, by the tool's name;
-    `image_tokens`: as in the report.
+    """Measures the behaviour; None if no agent has an answer. `chars_per_token`: value used for the report. `lead`:
+    characters at the beginning of all tasks. `placements`: placement of results, by name of the tool, for tools whose
+    results agents share. `image_tokens`: as in the report.
 
-    A result has the tokens of all its turns together. They are divided among the turns in proportion to characters."""
+    A result has only the total tokens of its turns, which are divided among them in proportion to characters."""
     estimate = _Estimate(chars_per_token, image_tokens)
     found = [_MeasuredAgent.of(result, estimate, placements or {}) for result in answered(runs)]
     readers = Counter(heading for each in found for heading in each.headings)
@@ -62,7 +62,7 @@ def behaviour_of(
 
 @dataclass(frozen=True, slots=True)
 class _Estimate:
-    """Tokens of texts and images that the server has not counted."""
+    """Estimates the tokens of texts and images that the server has not counted."""
 
     chars_per_token: float
     image_tokens: CountImage
@@ -92,13 +92,13 @@ def tool_seconds(result: AgentResult) -> float:
 
 
 def _waited(message: ToolResults) -> float:
-    """The calls of a turn run concurrently; cached results took no time."""
+    """Seconds that an agent waited for the calls of a turn, which run concurrently. Cached results take no time."""
     return max((result.seconds for result in message.results if result.source in ("executed", "shared")), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredAgent:
-    """One agent's conversation, in tokens estimated from characters."""
+    """The conversation of an agent, in tokens estimated from characters."""
 
     result: AgentResult
     task: float
@@ -118,13 +118,13 @@ class _MeasuredAgent:
         return {read.heading for turn in self.turns for read in turn.reads}
 
     def without_headings(self, unshared: Collection[str]) -> "_MeasuredAgent":
-        """Without the headings of results that no other agent of the canary read."""
+        """The agent without the headings of results that no other agent of the canary has read."""
         if not any(turn.reads for turn in self.turns):
             return self
         return replace(self, turns=tuple(_without_headings(turn, unshared) for turn in self.turns))
 
     def prompts(self, shared: float) -> float:
-        """Prompt tokens of all turns, if all tasks begin after `shared` tokens."""
+        """Prompt tokens of all turns, if all tasks start with `shared` common tokens."""
         count = len(self.turns)
         return count * (shared + self.task) + sum((count - at) * turn.added for at, turn in enumerate(self.turns, 1))
 
@@ -178,7 +178,7 @@ def _without_headings(turn: ExpectedTurn, unshared: Collection[str]) -> Expected
 
 
 def _inline(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages with each result behind its call, also those that stood in the first message."""
+    """The messages with each result behind its call, including results that were in the first message."""
     placed = {
         (result.reference.rank, result.reference.heading)
         for message in messages
@@ -197,7 +197,8 @@ def _inline(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _with_texts(message: Message, texts: Mapping[str, str]) -> Message:
-    """The message with the texts of its references, which are sent again for each call of an agent without them."""
+    """The message with the texts of its references. Without references, they are sent again for each call of an
+    agent."""
     if not isinstance(message, ToolResults):
         return message
     return ToolResults(

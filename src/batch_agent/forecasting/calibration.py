@@ -1,4 +1,4 @@
-"""Speed of a server, measured on a canary: time of a step, of a prompt token, and of a further sequence in a batch."""
+"""Speed of a server, measured on a canary: time per step, per prompt token, and per further sequence in a batch."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,37 +14,38 @@ from .simulation import SimulationSetup, simulate
 
 _TYPICAL = SimConfig()
 _MIN_TIMED_TOKENS = 256
-"""Prompt tokens whose time can be distinguished from that of a step."""
+"""Number of prompt tokens whose time can be distinguished from that of a step."""
 _HALVINGS = 12
 _CLIENT_DELAY = 0.005
-"""Seconds by which a busy client may notice the end of an answer late."""
+"""Seconds by which a busy client may be late to notice the end of an answer."""
 _MAX_UNCERTAINTY = 0.5
 _AMPLE_BLOCKS = 1 << 15
-"""Blocks: a canary never fills the cache."""
+"""Number of blocks that a canary never fills."""
 _MAX_CONTEXT_BLOCKS = 1 << 10
-"""Of one context: longer ones are simulated with larger blocks, to save time."""
+"""Maximum number of blocks of a context. Longer contexts are simulated with larger blocks, to save time."""
 _PARTIAL_BLOCK = _TYPICAL.block_size / 2
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSpeeds:
-    """Speeds of one server. The engine is a `SimConfig` without the size of its memory."""
+    """Speeds of a server. The engine is a `SimConfig` without the size of its memory."""
 
     engine: SimConfig | None
     """None if turns were not streamed, or were too short to measure."""
     overhead: float
-    """Seconds of a request outside the engine."""
+    """Seconds per request outside of the engine."""
     turn_seconds: float
     """Mean time from a request to its first token, or to its end if turns were not streamed."""
     seconds_per_token: float
-    """Time of each further token; 0 if turns were not streamed."""
+    """Seconds per further token; 0 if turns were not streamed."""
     basis: tuple[str, ...] = ()
 
 
 def speeds_of(runs: Runs, behaviour: Behaviour, report: PrefixReport) -> ServerSpeeds | None:
-    """None if no agent has an answer. Best measured on a canary whose first group is one agent and whose second is
-    several at once: the first gives the time of a step and of a prompt token, the second the cost of concurrency.
-    Blocks for some tenths of a second, and runs an event loop: from a coroutine, call it in a thread."""
+    """Measures the speeds; None if no agent has an answer. Best measured on a canary whose first group is one agent and
+    whose second group is several concurrent ones: the first gives the time of a step and of a prompt token, the second
+    the cost of concurrency. Blocks for some tenths of a second and runs an event loop, so call it in a thread from a
+    coroutine."""
     timed = [_Timed(result) for result in answered(runs)]
     if not timed:
         return None
@@ -93,8 +94,8 @@ def _batch_cost(
     step: float,
     context: float,
 ) -> tuple[float, str]:
-    """Seconds by which a further sequence makes a step longer, and the basis of that number. The concurrent agents are
-    simulated until they decode for as long as measured, which accounts for the prompts between their steps."""
+    """Seconds that a further sequence adds to a step, and the basis of that number. Simulates the concurrent agents
+    until they decode for as long as measured, which accounts for the prompts between their steps."""
     if len(concurrent) == 1:
         typical = _sequence_cost(_TYPICAL, context)
         share = typical / (_TYPICAL.step_base_ms * 1e-3 + typical)
@@ -136,7 +137,7 @@ class _Timed:
 
     @property
     def step(self) -> float:
-        """Seconds for each token after a turn's first."""
+        """Seconds for each token of a turn after the first."""
         return self.decoding / max(1, self.result.usage.output - self.result.turns)
 
     @property
@@ -145,8 +146,8 @@ class _Timed:
 
 
 def _prompt_token(alone: list[_TimedAgent], step: float) -> tuple[float, float, str]:
-    """Seconds of an uncached prompt token, seconds of a request outside the engine, and the basis of the first. An
-    agent's first turn computes many tokens, its later turns few: the difference is the time of the prompt."""
+    """Seconds per uncached prompt token, seconds per request outside of the engine, and the basis of the former. An
+    agent's first turn computes many tokens and its later turns few; the difference is the time of the prompt."""
     typical = _TYPICAL.prefill_us_per_token / (_TYPICAL.step_base_ms * 1e3) * step
     first, later = _first_tokens(alone, step)
     if median(tokens for tokens, _ in first) < _MIN_TIMED_TOKENS:
@@ -168,9 +169,9 @@ def _prompt_token(alone: list[_TimedAgent], step: float) -> tuple[float, float, 
 
 
 def _first_tokens(alone: list[_TimedAgent], step: float) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """For first turns and for later ones: prompt tokens computed, and seconds to the first token without its step. A
-    later turn computes its new tokens except the last answer, which is cached. If the server reports no cached tokens,
-    or results are placed before an agent's own text, all turns count as first ones."""
+    """For first and for later turns: computed prompt tokens, and seconds to the first token without its step. A later
+    turn computes its new tokens except the last answer, which is cached. If the server reports no cached tokens, or
+    results are placed before an agent's own text, all turns count as first ones."""
     first, later = [], []
     for timed, profile in alone:
         is_moved = any(read.placement != "inline" for turn in profile for read in turn.reads)
@@ -184,13 +185,13 @@ def _first_tokens(alone: list[_TimedAgent], step: float) -> tuple[list[tuple[flo
 
 
 def _sequence_cost(config: SimConfig, context: float) -> float:
-    """Seconds by which a further sequence with such a context makes a step longer."""
+    """Seconds that a further sequence with this context adds to a step."""
     return config.step_us_per_seq * 1e-6 + config.step_ns_per_kv_token * 1e-9 * context
 
 
 def _config(step: float, batch_cost: float, context: float, per_token: float) -> SimConfig:
     """The typical engine, scaled to the measured speed. The cost of a further sequence is divided between the sequence
-    and its context as in the typical engine; for agents like the canary the division makes no difference."""
+    and its context as in the typical engine. For agents like the canary, the division makes no difference."""
     share = batch_cost / _sequence_cost(_TYPICAL, context)
     return replace(
         _TYPICAL,
@@ -204,7 +205,7 @@ def _config(step: float, batch_cost: float, context: float, per_token: float) ->
 
 
 def _solve(decoding: Callable[[float], float], measured: float, *, upper: float) -> float:
-    """The cost of a further sequence, up to `upper`, with which the simulation decodes for as long as measured."""
+    """The cost of a further sequence, up to `upper`, for which the simulation decodes for as long as measured."""
     lower = 0.0
     for _ in range(_HALVINGS):
         middle = (lower + upper) / 2

@@ -41,10 +41,10 @@ with lazy_modules(globals()):
 
 
 async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -> Forecast:
-    """`canary`: real agents to run, spread over the inputs: the first alone, then the others concurrently. With a
-    checkpoint or a store, the run reuses their answers. A distributed run is forecast as one in a single process: what
-    limits it is the server, whose limits all workers share. Raises SpecError if the number of inputs is unknown, and
-    for programs as agents."""
+    """Forecasts a run. `canary`: number of real agents to run, spread over the inputs: the first one alone, then the
+    others concurrently. With a checkpoint or a store, the run reuses their answers. A distributed run is forecast as
+    one in a single process: it is limited by the server, whose limits all workers share. Raises SpecError if the number
+    of inputs is unknown, and for programs as agents."""
     at_least("canary", canary, 0)
     if spec.runtime is not None:
         raise SpecError(
@@ -92,11 +92,11 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
 
 
 _KEPT_FOR_HOUR = "'1h'"
-"""In the extra fields of requests that have their prompts kept in the provider's cache for an hour."""
+"""Marks the extra fields of requests whose prompts are kept in the provider's cache for an hour."""
 
 
 def _placements(spec: BatchSpec, tools: Sequence[Tool]) -> dict[str, Placement]:
-    """Where results of the tools stand, by name; without tools whose results are inline by their own choice."""
+    """Placement of each tool's results, by name, without tools that choose inline themselves."""
     return {
         tool.name: tool.sharing.placement or spec.prefix.shared_results
         for tool in tools
@@ -111,7 +111,7 @@ async def _with_one_sample(spec: BatchSpec) -> BatchSpec:
 
 
 def _repeated(spec: BatchSpec, samples: int) -> BatchSpec:
-    """A run with as many prompts as there are samples. Samples are equal inputs to a forecast."""
+    """A run with as many prompts as samples. To a forecast, samples are equal inputs."""
     if samples == 1 or not isinstance(spec.inputs, Sequence):
         return spec
     inputs = [each for each in spec.inputs for _ in range(samples)]
@@ -135,7 +135,7 @@ async def _canary(
 
 
 async def _run(spec: BatchSpec, only: Sequence[int], events: EventSink) -> list[AgentResult]:
-    """In this process, also those of a distributed run."""
+    """Runs inputs in this process, even for a distributed run."""
     run = partial(runner.run, RunSetup.validate(spec, events), only=only, coordinator=coordinator_of(spec))
     async with ResultStream(run) as stream:
         return [result async for result in stream]
@@ -143,7 +143,7 @@ async def _run(spec: BatchSpec, only: Sequence[int], events: EventSink) -> list[
 
 @dataclass(frozen=True, slots=True)
 class _OnlyNotices:
-    """Event sink of a canary: forwards notices only."""
+    """Event sink of a canary, which forwards only notices."""
 
     events: EventSink | None
 
@@ -158,17 +158,17 @@ def _spread(rows: int, count: int) -> list[int]:
 
 
 def _price(spec: BatchSpec, preview: RunResources) -> Price | None:
-    """None if it is unknown, as for a self-hosted server."""
+    """The price; None if it is unknown, as for a self-hosted server."""
     return known_price(preview.plan.config.model, preview.server.traits.name, spec.spending.prices)
 
 
 _MAX_INPUTS = 200
-"""Inputs whose images are read, spread over all."""
+"""Maximum number of inputs whose images are read, spread over all inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageTokens:
-    """Tokens of images on the model of a server."""
+    """Counts the tokens of images for the model of a server."""
 
     traits: Traits
     chars_per_token: float = 4.0
@@ -177,7 +177,7 @@ class ImageTokens:
         return estimated_tokens(image, self.traits.model, self.traits.name)
 
     def of_inputs(self, template: Template, rows: Sequence[Any]) -> float:
-        """Mean tokens of the images of an input, beyond those of the marks in its text. Blocks: files are read."""
+        """Mean image tokens of an input, beyond those of the marks in its text. Blocks, because files are read."""
         step = max(1, len(rows) // _MAX_INPUTS)
         chosen = rows[::step][:_MAX_INPUTS]
         return fmean(self._of_input(template, row) for row in chosen) if chosen else 0.0
@@ -185,7 +185,7 @@ class ImageTokens:
     def _of_input(self, template: Template, row: Any) -> float:
         try:
             return sum(map(self._beyond_mark, template.images(row).values()))
-        except ValueError:  # it gets no agent
+        except ValueError:  # the input gets no agent
             return 0.0
 
     def _beyond_mark(self, image: Image) -> float:
@@ -193,7 +193,7 @@ class ImageTokens:
 
 
 def with_images(report: PrefixReport, tokens: float) -> PrefixReport:
-    """The report with so many tokens of images in a prompt, which no other prompt is taken to share."""
+    """The report with this many image tokens per prompt, which are assumed not to be shared."""
     if not tokens or not report.prompt_tokens:
         return report
     longer = report.prompt_tokens + round(tokens)
@@ -202,6 +202,6 @@ def with_images(report: PrefixReport, tokens: float) -> PrefixReport:
 
 
 def image_basis(tokens: float, *, canary: bool) -> tuple[str, ...]:
-    """What the forecast assumes of images, for the user."""
+    """Assumptions of the forecast on images, for the user."""
     corrected = ", corrected by what the server counted for the canary" if canary else ""
     return (f"Images of an input have about {tokens:,.0f} tokens, by their sizes and the model's formula{corrected}.",)

@@ -1,4 +1,4 @@
-"""The forecast: tokens by counting, time by simulating the run, cost from both."""
+"""The forecast: tokens by counting, time by simulating the run, and cost from both."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _MIN_SIMULATED_TURNS = 800
 _MAX_SIMULATED_TURNS = 2_400
 """About three seconds of CPU. Further agents are assumed to finish at the same rate."""
 _WAVES = 2.5
-"""Simulated agents per concurrent one: the first and the last say nothing about the rate."""
+"""Number of simulated agents per concurrent one: the first and the last ones say nothing about the rate."""
 _MAX_UNCERTAINTY = 0.1
 _MEMORY_FACTOR = 2
 
@@ -43,9 +43,9 @@ def forecast(
     agents: int | None = None,
     lane: LaneOption = "standard",
 ) -> Forecast:
-    """Blocks for up to some seconds, and runs an event loop: from a coroutine, call it in a thread. `agents`: the
-    number of inputs, if the report could not count them. `lane`: that of the run. Raises SpecError if the number of
-    inputs is unknown."""
+    """Makes the forecast. Blocks for up to some seconds and runs an event loop, so call it in a thread from a
+    coroutine. `agents`: the number of inputs, if the report could not count them. `lane`: lane of the run. Raises
+    SpecError if the number of inputs is unknown."""
     count = report.agents if agents is None else agents
     if count is None:
         raise SpecError("The number of inputs is unknown: pass a list, or agents=...")
@@ -86,7 +86,7 @@ class _Workload:
 
     @property
     def first(self) -> int:
-        """Tokens of a first prompt, in the server's count."""
+        """Tokens of a first prompt, as the server counts them."""
         return max(1, round(self.report.prompt_tokens * self.behaviour.scale))
 
     @property
@@ -95,8 +95,8 @@ class _Workload:
 
     @property
     def cached_first(self) -> int:
-        """Mean number of cached tokens of a first prompt, except for the first agent: groups share more than all agents
-        do. With residency only the part that all share counts, as in the ledger."""
+        """Mean cached tokens of a first prompt, without the first agent: groups share more than all agents do. With
+        residency, only the part that all agents share counts, as in the ledger."""
         if self.has_residency or self.report.predicted is None or self.agents < 2:
             return self.shared
         return min(self.first - 1, round(self.report.predicted * self.first * self.agents / (self.agents - 1)))
@@ -123,7 +123,7 @@ class _Workload:
 
     @property
     def residents(self) -> int | None:
-        """Computed by the KV ledger that the run will use, after it has seen how agents grow."""
+        """Computed by the KV ledger that the run will use, once it has seen how agents grow."""
         if not self.has_residency:
             return None
         ledger, grown = KvLedger(self.traits.kv_tokens, float(self.shared)), round(self.behaviour.grown)
@@ -169,7 +169,8 @@ class _Workload:
         ]
 
     def readers(self, placement: Placement | None = None) -> list[Reader]:
-        """What agents read. `placement`: of all results, instead of that which the run asks for."""
+        """The results that agents read. `placement`: placement of all results, instead of the one that the run asks
+        for."""
         own = self.first - self.shared
         profiles = self.behaviour.profiles
         readers = []
@@ -182,7 +183,7 @@ class _Workload:
         return readers
 
     def usage(self, simulated: SimulationResult | None) -> Usage:
-        """Tokens of all agents. The turns before are cached, or as much of them as in the simulation."""
+        """Tokens of all agents. Earlier turns are cached, or as much of them as in the simulation."""
         lengths = [prompts(profile, self.first) for profile in self.behaviour.profiles]
         later = fmean(sum(each[1:]) for each in lengths)
         cached_later = later - fmean(_new(profile) for profile in self.behaviour.profiles)
@@ -203,8 +204,8 @@ class _Workload:
 
 
 def _with_writes(usage: Usage, behaviour: Behaviour, price: Price | None) -> Usage:
-    """The usage with what the provider writes to its cache: as in the canary, else all that is not cached, if it is
-    billed apart."""
+    """The usage with the provider's cache writes: as in the canary, else everything that is not cached, if writes are
+    billed separately."""
     computed = usage.input - usage.cached
     minutes = behaviour.written
     if minutes is None:
@@ -220,7 +221,7 @@ def _placed(reads: tuple[Read, ...], placement: Placement) -> tuple[Read, ...]:
 
 
 def _shared_results(work: _Workload) -> SharedResults | None:
-    """Results that are placed first, or what that would save if it is worth it."""
+    """Results that are placed first, or the possible savings if they are worthwhile."""
     if not work.agents or not work.behaviour.reads:
         return None
     if (placed := work.references) is not None:
@@ -295,8 +296,8 @@ def _config(work: _Workload, engine: SimConfig, profiles: list[AgentProfile]) ->
 
 
 def _seconds(simulated: SimulationResult, agents: int) -> float:
-    """Duration of a run of this many agents: those beyond the simulated ones finish at the rate at which agents ended
-    while others still waited to start."""
+    """Duration of a run of this many agents. Those beyond the simulated ones are assumed to finish at the rate at which
+    agents ended while others still waited to start."""
     count = len(simulated.ends)
     more = agents - count
     if more <= 0:

@@ -15,17 +15,18 @@ class ExpectedTurn:
     """One turn of an agent."""
 
     output: int
-    """Tokens that the model generates."""
+    """Number of generated tokens."""
     added: int
     """Tokens by which the next prompt is longer: the answer as it is sent back, and tool results."""
     tool_seconds: float = 0.0
     """Seconds that the agent waits for its tools after this turn."""
     reads: tuple[Read, ...] = ()
-    """Tool results among `added` that other agents may read too, with their tokens and the placement that the run asks
-    for. Without a heading: only one agent of the canary read it, so each agent is taken to read one of its own."""
+    """Tool results in `added` that other agents may also read, with their tokens and the placement that the run asks
+    for. A result without a heading was read by only one agent of the canary, so each agent is assumed to read one of
+    its own."""
 
     def read_turn(self, agent: int, at: int) -> ReadTurn:
-        """The turn of an agent, by its index, in a model of references. `at`: the index of the turn."""
+        """The turn for a model of references. `agent`: index of the agent. `at`: index of the turn."""
         reads = tuple(
             read if read.heading else replace(read, heading=f"{agent}.{at}.{number}")
             for number, read in enumerate(self.reads)
@@ -40,26 +41,26 @@ AgentProfile = tuple[ExpectedTurn, ...]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """Profiles of some agents, which stand for all."""
+    """Profiles of some agents, which represent all of them."""
 
     profiles: tuple[AgentProfile, ...]
     source: str = "assumed"
     """`assumed`, or for example `canary of 4`."""
     scale: float = 1.0
-    """Tokens in the server's count per token estimated by the plan."""
+    """Tokens as the server counts them, per token estimated by the plan."""
     counts_cached: bool = True
     """Whether the server reports cached tokens."""
     cached: float | None = None
     """Cached share of the canary's prompts, without its first agent; None without a canary."""
     written: float | None = None
-    """Share of the prompt tokens that were not cached which the provider wrote to its cache; None: all, if it bills
-    them."""
+    """Share of the uncached prompt tokens that the provider wrote to its cache; None: all of them, if it bills them."""
     written_hour: float = 0.0
-    """The same for an hour."""
+    """As `written`, for tokens that are cached for an hour."""
 
     @classmethod
     def assumed(cls, *, has_tools: bool, max_turns: int = 10, max_tokens: int | None = None) -> "Behaviour":
-        """Without a canary: an answer of a few hundred tokens, after two turns with tools if there are any."""
+        """Behaviour without a canary: an answer of a few hundred tokens, after two turns with tools if there are
+        any."""
         answer = ExpectedTurn(min(max_tokens or _ANSWER, _ANSWER), 0)
         if not has_tools:
             return cls(((answer,),))
@@ -82,7 +83,7 @@ class Behaviour:
 
     @property
     def output_error(self) -> float | None:
-        """Standard error of `output`, as a share of it; None if it is unknown."""
+        """Standard error of `output` as a share of it; None if unknown."""
         outputs = [sum(turn.output for turn in profile) for profile in self.profiles]
         return stdev(outputs) / len(outputs) ** 0.5 / self.output if len(outputs) > 1 and self.output else None
 
@@ -108,7 +109,7 @@ class Behaviour:
 
 
 def prompts(profile: AgentProfile, first: int) -> tuple[int, ...]:
-    """The length of each turn's prompt."""
+    """The prompt length of each turn."""
     lengths = [first]
     for turn in profile[:-1]:
         lengths.append(lengths[-1] + turn.added)
@@ -122,30 +123,30 @@ def grown(profile: AgentProfile) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Forecast of one run. Fields that are None are unknown; `basis` says what would help."""
+    """Forecast of a run. Fields that are None are unknown; `basis` says what would help."""
 
     agents: int
     usage: Usage
     """Tokens of all agents."""
     inflight: int
-    """The most requests in flight."""
+    """Maximum number of requests in flight."""
     behaviour: Behaviour
     basis: tuple[str, ...] = ()
     """Assumptions and unknowns, as sentences."""
     shared: float | None = None
     """Expected cached share of the first prompts."""
     residents: int | None = None
-    """Agents whose contexts fit the KV cache at once; None if unknown, or if agents have a single turn."""
+    """Number of agents whose contexts fit the KV cache at once; None if unknown, or if agents have a single turn."""
     seconds: float | None = None
     cost: float | None = None
-    """In the lane of the run."""
+    """Cost in the lane of the run."""
     costs: tuple[tuple[Lane, float], ...] = ()
-    """In each lane that the backend has; empty if the price is unknown."""
+    """Cost in each lane of the backend; empty if the price is unknown."""
     prices: str = ""
-    """Table that the prices are from, with its version and date; empty if they are the user's."""
+    """Table of the prices, with its version and date; empty if they are the user's."""
     shared_results: SharedResults | None = None
-    """Tool results that are placed before the agents' own text; with `placed` 0 what that would save. None if the
-    canary shows nothing of either."""
+    """Tool results that are placed before the agents' own text or, if `placed` is 0, the possible savings. None if the
+    canary shows neither."""
 
     @property
     def computed(self) -> int:
@@ -153,7 +154,8 @@ class Forecast:
         return self.usage.input - self.usage.cached
 
     def compare(self, results: Results, seconds: float, cost: float | None = None) -> "Comparison":
-        """Comparison with the actual results and duration of the run. `cost`: None: that of the results."""
+        """Compares the forecast with the actual results and duration of the run. `cost`: None for the cost of the
+        results."""
         used = sum((result.usage for result in results), NO_USAGE)
         turns = sum(result.turns for result in results)
         residents, cost = results.scheduling.max_residents, results.cost if cost is None else cost
@@ -186,7 +188,7 @@ class Compared:
 
     @property
     def ratio(self) -> float | None:
-        """Forecast divided by fact; None if either is unknown, or the fact is 0."""
+        """Forecast divided by the actual value; None if either is unknown or the latter is 0."""
         return None if self.forecast is None or not self.fact else self.forecast / self.fact
 
 

@@ -52,7 +52,7 @@ def _shared_results(shared: SharedResults) -> str:
 
 
 def compared_lines(comparison: Comparison) -> list[str]:
-    """Forecast and actual values side by side; rows with neither are left out."""
+    """Forecast and actual values side by side, without rows that have neither."""
     rows = [row for row in comparison.rows if (row.forecast, row.fact) != (None, None)]
     head = f"{'':14}{'forecast':>14}{'fact':>14}{'ratio':>8}"
     return [head, *(f"{row.name:14}{_n(row.forecast):>14}{_n(row.fact):>14}{_n(row.ratio):>8}" for row in rows)]

@@ -27,7 +27,7 @@ from ..virtual_time import run_virtual
 from .forecast import AgentProfile, prompts
 
 _NEVER_BETWEEN = 10**9
-"""Tokens between two progress reports of the engine: it reports only the first token and the end."""
+"""Tokens between two progress reports of the engine. So large that it reports only the first token and the end."""
 _AGENT_BLOCKS = 1 << 24
 """Distance between the block hashes of two agents."""
 _MAX_TURNS = 1_000
@@ -39,7 +39,7 @@ class SimulationSetup:
     """Parameters of a simulation."""
 
     shared: int
-    """Tokens that all prompts begin with."""
+    """Tokens at the beginning of all prompts."""
     first: int
     """Tokens of a first prompt, including the shared ones."""
     inflight: int
@@ -58,7 +58,7 @@ class SimulationResult:
     starts: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
     decoding: float = 0.0
-    """Sum over all turns of the time after the first token."""
+    """Total time after the first token, over all turns."""
     later_turns: Usage = NO_USAGE
     inflight: int = 0
 
@@ -68,7 +68,7 @@ class SimulationResult:
 
 
 class ServerModel(Protocol):
-    """A server that answers sequences, in the time of the running event loop."""
+    """A server that answers sequences in the time of the running event loop."""
 
     async def answer(self, sequence: Sequence) -> float:
         """Returns when the answer is complete, with the time since its first token."""
@@ -76,7 +76,7 @@ class ServerModel(Protocol):
 
 
 class SimulatedServer:
-    """The engine of `batch_agent.sim` without HTTP. `overhead`: seconds of a request outside the engine."""
+    """The engine of `batch_agent.sim` without HTTP. `overhead`: seconds per request outside of the engine."""
 
     def __init__(self, config: SimConfig, overhead: float = 0.0) -> None:
         self.engine = SimEngine(config)
@@ -139,7 +139,7 @@ class ConstantLatencyServer:
 def simulate(
     profiles: Many[AgentProfile], setup: SimulationSetup, config: SimConfig, overhead: float = 0.0
 ) -> SimulationResult:
-    """Simulates a run on a simulated engine. Blocks, and runs an event loop: from a coroutine, call it in a thread."""
+    """Simulates a run on a simulated engine. Blocks and runs an event loop, so call it in a thread from a coroutine."""
 
     async def main() -> SimulationResult:
         server = SimulatedServer(config, overhead)
@@ -153,7 +153,7 @@ def simulate(
 def simulate_constant(
     profiles: Many[AgentProfile], setup: SimulationSetup, server: ConstantLatencyServer
 ) -> SimulationResult:
-    """Simulates a run on a service of constant latency. Blocks like `simulate`."""
+    """Simulates a run on a service with constant latency. Blocks like `simulate`."""
 
     async def main() -> SimulationResult:
         return await _Simulation(profiles, setup, server, SimConfig(prefix_caching=False)).run()
@@ -179,7 +179,7 @@ class _Simulation:
         self._result = SimulationResult()
         self._in_flight = 0
         self._model = ReferenceModel()
-        """Who has asked for which result."""
+        """Records which agents have asked for which results."""
         self._blocks = _ReferenceBlocks()
 
     async def run(self) -> SimulationResult:
@@ -208,7 +208,7 @@ class _Simulation:
         self._result.ends.append(aio.now())
 
     async def _call(self, job: Job, turn: ReadTurn, seconds: float, layout: ReferencedPrompt) -> bool:
-        """A turn's tool calls; returns whether the agent's own text moves behind a new reference."""
+        """Runs a turn's tool calls. Returns whether the agent's own text moves behind a new reference."""
         before = layout.path
         layout.ask(turn)
         with self._gate.tool_wait(job.key, [_TOOL], None):
@@ -237,15 +237,15 @@ class _Simulation:
 
 
 class _ReferenceBlocks:
-    """Block hashes of prompts with references. Those of a reference are the same for all prompts with the same
-    references before it."""
+    """Block hashes of prompts with references. A reference has the same hashes in all prompts with the same references
+    before it."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, ...], int] = {}
-        """By the headings up to a reference."""
+        """Numbers of references, by the headings up to each of them."""
 
     def hashes(self, own: int, tokens: int, shared: int, references: Path, block_size: int) -> list[int]:
-        """`own`: identifies the agent and how often its own text has moved."""
+        """`own`: identifies the agent and the number of times that its own text has moved."""
         hashes = _hashes(own, min(tokens, shared), shared, block_size)
         end, before = float(shared), tuple[str, ...]()
         for each in references:
@@ -258,6 +258,6 @@ class _ReferenceBlocks:
 
 
 def _hashes(agent: int, tokens: int, shared: int, block_size: int) -> list[int]:
-    """Hashes of the full blocks of an agent's context; those below `shared` are the same for all agents."""
+    """Hashes of the full blocks of an agent's context. Blocks below `shared` are the same for all agents."""
     full, common = tokens // block_size, shared // block_size
     return [*range(-common, 0), *range(agent * _AGENT_BLOCKS, agent * _AGENT_BLOCKS + full - common)]

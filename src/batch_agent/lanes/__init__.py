@@ -1,2 +1,2 @@
-"""Lanes, which are service classes of requests. The batch lane submits requests in files that a provider processes
-later."""
+"""Lanes: service classes of requests. The batch lane submits requests in files that a provider processes within
+hours."""

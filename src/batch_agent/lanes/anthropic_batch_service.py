@@ -1,4 +1,4 @@
-"""Anthropic's Message Batches: requests in the call that creates the batch, and results as JSONL."""
+"""Anthropic's Message Batches: requests are in the call that creates the batch, and results are JSONL."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -19,13 +19,13 @@ _TIMEOUT = 60.0
 _TRANSFER_TIMEOUT = 600.0
 _PAGE = 100
 _CLOCK_SKEW = 3600.0
-"""Seconds by which the provider's clock may differ: batches that were created earlier than that are not searched."""
+"""Seconds by which the provider's clock may differ. Batches that were created earlier than that are not searched."""
 _PATH = "/messages/batches"
 
 
 class AnthropicBatchService:
-    """`/messages/batches`. A batch has no metadata: one whose creation was not confirmed is found by its time and its
-    number of requests, and recognized by the ids in its results."""
+    """`/messages/batches`. A batch has no metadata, so one whose creation was not confirmed is found by its time and
+    its number of requests, and recognized by the ids in its results."""
 
     limits = SubmissionLimits(100_000, 240_000_000)
 
@@ -112,7 +112,7 @@ def _line_result(line: bytes) -> LineResult | None:
         case "succeeded":
             return Answered(name, dumps(result.get("message")))
         case "errored":
-            # The error stands in an object of type "error", as in a response.
+            # As in a response, the error is nested in an object of type "error".
             error = object_or_empty(result.get("error"))
             inner = object_or_empty(error.get("error")) or error
             names = [text_or_empty(inner.get("type"))]

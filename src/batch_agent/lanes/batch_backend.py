@@ -1,4 +1,4 @@
-"""Backend of the batch lane: collects the next request of every agent that is ready, and submits them together."""
+"""Backend of the batch lane: collects the next request of every ready agent, and submits them together."""
 
 import asyncio
 import secrets
@@ -27,14 +27,14 @@ from .batch_tracker import CERTAIN_SECONDS, BatchGone, BatchTracker, CreationUnk
 from .submission_log import SubmissionLog
 
 _INFLIGHT = 1_000_000
-"""Requests in flight, of which those that wait in files take nothing but memory."""
+"""Requests that wait in files take only memory."""
 _POLLS = Backoff(1.0, 60.0)
 _OVER_LIMIT_DELAYS = Backoff(30.0, 600.0)
-"""Seconds before a refused submission is repeated, while none of this run is enqueued and other runs use up the
+"""Seconds until a refused submission is repeated while nothing of this run is enqueued, because others use up the
 limit."""
 _TAKE_DELAY = 1.0
-"""Seconds after which a line counts as received: by then the fact that its agent has recorded is in the queue of the
-store before it."""
+"""Seconds after which a line counts as received. By then, the fact that its agent has recorded precedes it in the queue
+of the store."""
 _REPORT_SECONDS = 600.0
 _ANSWER_LIMITS = ("max_tokens", "max_completion_tokens")
 
@@ -43,30 +43,30 @@ Notify = Callable[[str], None]
 
 @dataclass(slots=True, eq=False)
 class _PendingLine:
-    """A request whose agent waits."""
+    """A request for which an agent waits."""
 
     line: WaveLine
     body: bytes
     agent: str
     reserved: SubmittedLine
     result: "asyncio.Future[tuple[str, LineResult]]"
-    """Future of the wave that it was submitted in, and its outcome."""
+    """The wave with which it was submitted, and the outcome."""
     wave: str = ""
     """The wave whose result it waits for; empty until it is submitted."""
 
 
 @dataclass(slots=True, eq=False)
 class _TrackedSubmission:
-    """A submission whose results are awaited here."""
+    """A submission whose results this process awaits."""
 
     results: dict[str, LineResult] = field(default_factory=dict)
-    """Results that no agent waits for, by key. In a later process, their agents may not have started yet."""
+    """Results for which no agent waits, by key. In a later process, their agents may not have started yet."""
     has_all: bool = False
 
 
 class BatchBackend:
-    """Requests of the lane `batch` wait for the next wave; others are sent at once. What was submitted is recorded in
-    the store: a later process waits for it instead of submitting it again."""
+    """Collects requests of the lane `batch` for the next wave, and sends others at once. Submissions are recorded in
+    the store, so a later process waits for them instead of submitting again."""
 
     def __init__(
         self,
@@ -116,14 +116,14 @@ class BatchBackend:
         self._tasks: set[asyncio.Task[None]] = set()
         self._opened = 0.0
         self._reported: dict[str, tuple[float, float]] = {}
-        """When each batch was submitted, and last reported."""
+        """Times at which each batch was submitted and last reported."""
         self.waves = 0
-        """Number of waves that were closed."""
+        """Number of closed waves."""
         self.is_worth_a_wave: Callable[[], bool] = lambda: True
-        """Whether a wave is submitted; otherwise its requests fail with CAPACITY, and may take another lane."""
+        """Whether to submit a wave. If not, its requests fail with CAPACITY, and may take another lane."""
 
     async def open(self) -> None:
-        """Reads what earlier processes have submitted. Raises StoreError."""
+        """Reads the submissions of earlier processes. Raises StoreError."""
         await self._log.open()
         self._opened = asyncio.get_running_loop().time()
         if unfinished := self._log.unfinished:
@@ -163,7 +163,7 @@ class BatchBackend:
         await self.live.leave(agent)
 
     async def aclose(self) -> None:
-        """Stops waiting. Batches stay at the provider."""
+        """Closes the backend. Batches stay at the provider."""
         for timer in (self._timer, self._take_timer):
             if timer is not None:
                 timer.cancel()
@@ -184,7 +184,7 @@ class BatchBackend:
     def _pend(self, request: Request) -> _PendingLine:
         key = self._key(request, self._encode(request))  # without the bytes of images, which their digests stand for
         body = self._encode(replace(request, messages=with_image_data(request.messages)))
-        while key in self._pending:  # an equal request without an agent
+        while key in self._pending:  # an equal request that belongs to no agent
             key = blake2b(key.encode(), digest_size=16).hexdigest()
         line = WaveLine(key, len(body))
         reserved = SubmittedLine(key)
@@ -193,12 +193,13 @@ class BatchBackend:
         return _PendingLine(line, body, request.agent, reserved, asyncio.get_running_loop().create_future())
 
     def _encode(self, request: Request) -> bytes:
-        """The body without fields that only concern scheduling, so that it is the same after each resume."""
+        """The body without the fields that concern only the scheduling of a request. It is the same after each
+        resume."""
         return self._dialect.encode(replace(request, stream=False, agent="", priority=0, hint=None))
 
     def _key(self, request: Request, body: bytes) -> str:
-        """Identifies the request in all processes. The limit of its answer may be derived from the budget, which
-        differs between them."""
+        """Key of the request in all processes. Ignores an answer limit that is derived from the budget, because it
+        differs between processes."""
         question = orjson.loads(body)
         for name in _ANSWER_LIMITS:
             question.pop(name, None)
@@ -234,7 +235,7 @@ class BatchBackend:
         return pending
 
     def _exchange(self, request: Request, body: bytes, began: float, result: LineResult) -> Exchange:
-        """A line as an exchange, for the log of requests."""
+        """A line as an exchange, for the request log."""
         mask = self._mask
         sent = EncodedRequest("POST", self._dialect.path(request), {}, orjson.loads(mask(body.decode())))
         seconds = time.time() - began
@@ -249,7 +250,7 @@ class BatchBackend:
 
     def _decode(self, result: LineResult) -> Sequence[Delta]:
         if isinstance(result, LineFailed):
-            raise copy(result.error)  # several lines may share it
+            raise copy(result.error)  # several lines may share the error
         try:
             return self._dialect.decode_reply(result.body, "batch")
         except BackendError as error:
@@ -285,7 +286,7 @@ class BatchBackend:
         return self._on_their_way() - self._agents
 
     def _on_timer(self) -> None:
-        """Counts again, because an agent that was on its way when the timer was set may wait by now."""
+        """Counts again, because an agent that was not waiting when the timer was set may wait by now."""
         now, self._timer = asyncio.get_running_loop().time(), None
         at = self._wave.closes_at(self._agents_on_their_way(), self._changed)
         if at is None:
@@ -302,7 +303,7 @@ class BatchBackend:
         self._submit_all(lines, 0)
 
     def _start(self, work: Coroutine[Any, Any, None], keys: Sequence[str]) -> None:
-        """`keys`: lines that fail with the work."""
+        """Starts a task. `keys`: lines that fail if it fails."""
 
         def ended(task: "asyncio.Task[None]") -> None:
             self._tasks.discard(task)
@@ -315,8 +316,8 @@ class BatchBackend:
         task.add_done_callback(ended)
 
     def _submit_all(self, lines: Sequence[_PendingLine], refusals: int) -> None:
-        """Submits lines in as many batches as the limits require. `refusals`: how often they were refused because too
-        much was enqueued."""
+        """Submits lines in as many batches as the limits require. `refusals`: number of refusals because too much was
+        enqueued."""
         by_key = {each.line.key: each for each in lines}
         for part in divide((each.line for each in lines), self._service.limits, self._enqueued.limit):
             self._start(self._submit([by_key[line.key] for line in part], refusals), [line.key for line in part])
@@ -380,7 +381,7 @@ class BatchBackend:
             del self._tracked[submission.wave]
 
     async def _collect(self, submission: Submission, status: BatchStatus, refusals: int) -> None:
-        """Waits for a batch, and delivers its results."""
+        """Waits for a batch and delivers its results."""
         try:
             status = await self._tracker.wait(submission, status)
             if status.state == "failed":
@@ -398,7 +399,7 @@ class BatchBackend:
             self._on_lost(submission, gone)
 
     async def _on_failed(self, submission: Submission, status: BatchStatus, refusals: int) -> None:
-        """Handles a batch of which nothing was processed: lines that are not at fault are submitted again."""
+        """Handles a failed batch, of which nothing was processed. Lines that are not at fault are submitted again."""
         self._log.forget(submission)
         if status.is_over_limit:
             self._enqueued.refused(submission.wave, str(status.error))
@@ -414,7 +415,7 @@ class BatchBackend:
         self._resubmit(submission)
 
     def _waiting(self, submission: Submission) -> list[_PendingLine]:
-        """Lines that wait for this submission, and not for a later one with the same request."""
+        """Lines that wait for this submission, as opposed to a later one with the same request."""
         found = [self._pending.get(line.key) for line in submission.lines]
         return [each for each in found if each is not None and each.wave == submission.wave]
 
@@ -435,7 +436,7 @@ class BatchBackend:
             self._deliver(submission.wave, each.line.key, LineFailed(each.line.key, error))
 
     def _on_lost(self, submission: Submission, reason: BatchGone) -> None:
-        """Handles a batch whose results the provider has lost. What it processed is billed."""
+        """Handles results that the provider no longer has. Whatever it has processed is billed."""
         error = BackendError(ErrorKind.SERVER, f"The provider has lost the results of a batch: {reason}", status=200)
         waiting = len(self._waiting(submission))
         self._deliver_missing(submission, error)
@@ -445,7 +446,7 @@ class BatchBackend:
             )
 
     def _resubmit(self, submission: Submission) -> None:
-        """Puts the lines of a submission that was not processed into the next wave."""
+        """Moves the lines of an unprocessed submission to the next wave."""
         now = asyncio.get_running_loop().time()
         for each in self._waiting(submission):
             each.wave = ""
@@ -467,7 +468,7 @@ class BatchBackend:
         self._notify(f"Wave {self.waves}: {count} submitted to {self.traits.name} as batch {status.id}.")
 
     def _report(self, submission: Submission, status: BatchStatus) -> None:
-        """Reports now and then what is awaited."""
+        """Reports from time to time what is awaited."""
         now = asyncio.get_running_loop().time()
         began, last = self._reported.setdefault(submission.wave, (now, now))
         if status.state != "waiting":

@@ -1,4 +1,4 @@
-"""Opens the batch lane of a backend."""
+"""Opening of the batch lane of a backend."""
 
 from collections.abc import Callable
 
@@ -20,8 +20,8 @@ with lazy_modules(globals()):
 async def open_batch_lane(
     live: Backend, store: Store, notify: Callable[[str], None], *, is_mixed: bool = False
 ) -> BatchBackend:
-    """The batch lane of an open backend. The caller closes both. `is_mixed`: requests of other lanes are sent, too, and
-    are admitted by what the live backend can take. Raises SpecError and StoreError."""
+    """Opens the batch lane of an open backend. The caller closes both. `is_mixed`: whether requests are also sent in
+    other lanes, limited by the capacity of the live backend. Raises SpecError and StoreError."""
     if not isinstance(store, KeepsSubmissions):
         raise SpecError(
             "lane='batch' needs checkpoint_dir='...': a batch takes up to a day and outlives this process. Without a "

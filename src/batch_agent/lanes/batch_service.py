@@ -1,4 +1,4 @@
-"""Interface of a provider's batches, which take a file of requests and return a result for each line, hours later."""
+"""Interface of a provider's batches: takes requests in a file, and returns a result for each line, hours later."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import field
@@ -19,22 +19,22 @@ class BatchLine:
     """One request in a batch."""
 
     id: str
-    """Unique within the account: it contains the id of the wave."""
+    """Unique within the account, because it contains the id of the wave."""
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The provider answered a line."""
+    """A line that the provider answered."""
 
     id: str
     body: bytes
-    """As the response to an ordinary request."""
+    """The body, as in the response to an ordinary request."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineFailed:
-    """The provider did not answer a line."""
+    """A line that the provider did not answer."""
 
     id: str
     error: BackendError
@@ -49,20 +49,20 @@ class BatchStatus:
 
     id: str
     state: Literal["waiting", "ended", "failed"]
-    """failed: nothing was processed."""
+    """"failed" means that nothing was processed."""
     total: int = 0
     done: int = 0
-    """Lines that were answered or have failed."""
+    """Number of lines that were answered or have failed."""
     reported: str = ""
-    """The state in the provider's words."""
+    """The state in the provider's own words."""
     files: tuple[str, ...] = ()
-    """Ids or URLs of the files with the results."""
+    """Files with the results."""
     error: BackendError | None = None
-    """Why it failed."""
+    """Why the batch failed."""
     is_over_limit: bool = False
-    """It failed because too many tokens are enqueued."""
+    """Whether it failed because too many tokens are enqueued."""
     bad_lines: dict[int, BackendError] = field(default_factory=dict)
-    """Lines that it failed for, by position."""
+    """Lines that made it fail, by position."""
 
 
 class BatchService(Protocol):
@@ -72,20 +72,20 @@ class BatchService(Protocol):
     def limits(self) -> SubmissionLimits: ...
 
     async def upload(self, lines: Sequence[BatchLine]) -> str:
-        """Uploads the requests. Returns the id of the file; empty for a provider without files. Costs nothing, and may
-        be repeated."""
+        """Uploads the requests, and returns the id of the file; empty for a provider without files. Costs nothing, and
+        may be repeated."""
         ...
 
     async def create(self, wave: str, file: str, lines: Sequence[BatchLine]) -> BatchStatus:
-        """Creates the batch. If it fails, the batch may exist all the same: `find` tells."""
+        """Creates the batch. After a failure, the batch may still exist: `find` tells."""
         ...
 
     async def find(self, submission: Submission) -> Sequence[BatchStatus]:
-        """Batches that may be of this submission, newest first. Empty: it was not created, or only just now."""
+        """Batches that may belong to this submission, newest first. Empty if it was not created, or only just now."""
         ...
 
     async def owns(self, status: BatchStatus, ids: frozenset[str]) -> bool | None:
-        """Whether a found batch has these lines. None: that is known only when it has ended."""
+        """Whether a found batch has these lines; None if that is known only after it has ended."""
         ...
 
     async def withdraw(self, file: str) -> None:
@@ -95,13 +95,13 @@ class BatchService(Protocol):
     async def status(self, batch: str) -> BatchStatus: ...
 
     def results(self, status: BatchStatus) -> AsyncGenerator[LineResult, None]:
-        """Results of a batch that has ended. Lines may be missing."""
+        """Results of an ended batch. Lines may be missing."""
         ...
 
 
 @runtime_checkable
 class OffersBatches(Protocol):
-    """Backend that brings its own batch service."""
+    """Backend with a batch service of its own."""
 
     @property
     def dialect(self) -> Dialect: ...
@@ -111,12 +111,12 @@ class OffersBatches(Protocol):
 
 
 def not_processed(what: str) -> BackendError:
-    """The error of a line that the provider did not process, and does not bill."""
+    """The error of a line that the provider neither processed nor bills."""
     return BackendError(ErrorKind.SERVER, what, status=NOT_BILLED)
 
 
 def line_error(error: BackendError) -> BackendError:
-    """The error of a line that failed. Load of the provider says nothing about this run, which sends no request while
-    it waits; and a failed line is not billed."""
+    """The error of a failed line. It is not counted as overload: the provider's load says nothing about this run, which
+    sends no requests while it waits. A failed line is not billed."""
     is_passing = error.kind in (ErrorKind.RATE_LIMITED, ErrorKind.UNAVAILABLE, ErrorKind.CONNECTION, ErrorKind.SERVER)
     return not_processed(str(error)) if is_passing else error

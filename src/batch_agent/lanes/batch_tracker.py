@@ -16,7 +16,7 @@ from .submission_log import SubmissionLog
 T = TypeVar("T")
 
 CERTAIN_SECONDS = 15.0
-"""Seconds after which a batch that is not listed was certainly not created: providers list accepted batches sooner."""
+"""Seconds after which a batch that is not listed was not created: a provider lists an accepted batch sooner."""
 _ATTEMPTS = 8
 """Attempts of a failing call before the requests of the batch fail."""
 _MISSING_ATTEMPTS = 5
@@ -25,16 +25,16 @@ _RETRY = Backoff(1.0, 60.0)
 _LIMITED = Backoff(5.0, 600.0)
 """Delays while the provider accepts no further batches."""
 _FINAL = frozenset({ErrorKind.AUTH, ErrorKind.TLS})
-"""Failures that waiting cannot resolve."""
+"""Failures that waiting does not resolve."""
 _log = logging.getLogger("batch_agent")
 
 
 class BatchGone(Exception):
-    """The provider has no such batch, or not the file with its results."""
+    """Raised if the provider does not have the batch, or the file with its results."""
 
 
 class CreationUnknown(Exception):
-    """The provider did not confirm that a batch was created, and does not list its batches."""
+    """Raised if the provider neither confirms the creation of a batch nor lists its batches."""
 
     def __init__(self, error: BackendError) -> None:
         self.error = error
@@ -51,7 +51,7 @@ class BatchTracker:
     """Called with each status that is read."""
 
     async def create(self, submission: Submission, lines: Sequence[BatchLine]) -> tuple[Submission, BatchStatus]:
-        """Creates the batch of a new submission. After a BackendError there is no batch. Raises CreationUnknown."""
+        """Creates the batch of a new submission. After a BackendError, there is no batch. Raises CreationUnknown."""
         failures = limited = 0
         while True:
             if not submission.file:
@@ -82,8 +82,8 @@ class BatchTracker:
         return await self.log.update(submission, batch=status.id), status
 
     async def adopt(self, submission: Submission, certain_in: float) -> tuple[Submission, BatchStatus] | None:
-        """The batch of a submission that an earlier process recorded. None: it was not created. `certain_in`: seconds
-        until a request of that process cannot arrive any more. Raises BatchGone and CreationUnknown."""
+        """The batch of a submission that an earlier process recorded; None if it was not created. `certain_in`: seconds
+        until no request of that process can arrive any more. Raises BatchGone and CreationUnknown."""
         if submission.batch:
             return submission, await self._read(submission.batch)
         status = await self.find(submission, certain_in)
@@ -92,18 +92,18 @@ class BatchTracker:
         return await self.log.update(submission, batch=status.id), status
 
     async def find(self, submission: Submission, certain_in: float) -> BatchStatus | None:
-        """The batch of a submission whose creation was not confirmed; None: there is none, and there will be none.
-        Raises CreationUnknown."""
+        """The batch of a submission whose creation was not confirmed; None if there is none and will be none. Raises
+        CreationUnknown."""
         if (found := await self._listed(submission)) is not None:
             return found
         if submission.file:
-            # A request that is still on its way to the provider cannot create a batch from a file that is gone.
+            # A request still on its way to the provider cannot create a batch from a deleted file.
             await self._withdraw(submission.file)
         await asyncio.sleep(max(0.0, certain_in))
         return await self._listed(submission)
 
     async def wait(self, submission: Submission, status: BatchStatus) -> BatchStatus:
-        """Waits for the end of a batch, for as long as it takes. Raises BatchGone."""
+        """Waits for the end of a batch, however long it takes. Raises BatchGone."""
         polls = 0
         while status.state == "waiting":
             self.on_status(submission, status)
@@ -114,8 +114,8 @@ class BatchTracker:
         return status
 
     async def results(self, status: BatchStatus) -> AsyncGenerator[LineResult, None]:
-        """The results of a batch, each line once, however often reading them fails on the way. Raises BatchGone if they
-        are lost."""
+        """The results of a batch, each line once, even if reading fails several times on the way. Raises BatchGone if
+        they are lost."""
         seen: set[str] = set()
         failures = missing = 0
         while True:
@@ -136,7 +136,8 @@ class BatchTracker:
                 await asyncio.sleep(_RETRY.delay(failures - 1))
 
     async def _read(self, batch: str) -> BatchStatus:
-        """The status, however long the provider does not respond: the batch goes on meanwhile. Raises BatchGone."""
+        """Reads the status, however long the provider is unavailable: the batch continues meanwhile. Raises
+        BatchGone."""
         failures = missing = 0
         while True:
             try:
@@ -151,8 +152,8 @@ class BatchTracker:
                 await asyncio.sleep(_RETRY.delay(failures - 1))
 
     async def _listed(self, submission: Submission) -> BatchStatus | None:
-        """The batch of the submission among those that the provider lists. Others that may be it are awaited, because
-        only their results tell."""
+        """The submission's batch among those that the provider lists. Awaits candidates that can be recognized only by
+        their results."""
         ids = frozenset(line_id(submission.wave, line.key) for line in submission.lines)
         try:
             for status in await self._repeated(lambda: self.service.find(submission), forever=True):
@@ -168,7 +169,7 @@ class BatchTracker:
         try:
             return await self._repeated(lambda: self.service.owns(status, ids), forever=True)
         except BackendError as error:
-            if error.kind is ErrorKind.NOT_FOUND:  # a batch of others whose results were deleted
+            if error.kind is ErrorKind.NOT_FOUND:  # another user's batch whose results were deleted
                 return False
             raise
 
@@ -179,7 +180,7 @@ class BatchTracker:
             _log.debug("File %s cannot be deleted: %s", file, error)
 
     async def _repeated(self, call: Callable[[], Awaitable[T]], *, forever: bool = False) -> T:
-        """The outcome of a call that may be repeated. `forever`: until it is known."""
+        """Returns the outcome of a call that may be repeated. `forever`: repeat until the outcome is known."""
         failures = 0
         while True:
             try:
@@ -197,7 +198,7 @@ def line_id(wave: str, key: str) -> str:
 
 
 def _is_refusal(error: BackendError) -> bool:
-    """Whether a batch was certainly not created: the provider refused it, or was not reached."""
+    """Whether a batch was certainly not created, because the provider refused it or was not reached."""
     if error.status is None:
         return error.kind in (ErrorKind.UNAVAILABLE, ErrorKind.TLS)
     return 400 <= error.status < 500 and error.status not in (408, 409)

@@ -1,8 +1,8 @@
-"""Turn runner that gives each request its lane, and moves a turn to a faster lane when it has to.
+"""Turn runner that gives each request its lane, and moves a turn to a faster lane if necessary.
 
-A turn in the lane flex may be refused for capacity. That is no failure of the agent and no overload by it: the turn
-waits, without a slot, and tries again until its patience or the time to the deadline is used up, then it is sent in the
-lane standard. In the lane auto, each turn has the cheapest lane that the deadline leaves time for."""
+In the lane flex, a turn may be refused for lack of capacity, which is neither a failure of the agent nor overload by
+it. The turn waits without a slot and tries again until its patience or the time to the deadline is used up. Then it is
+sent in the lane standard. In the lane auto, each turn takes the cheapest lane that meets the deadline."""
 
 import asyncio
 import random
@@ -31,16 +31,16 @@ from ..schedule.lanes.lane_choice import LanePaces, LaneSituation, choose_lane, 
 from ..schedule.retry import Backoff
 
 _PATIENCE = 900.0
-"""Seconds for which flex requests are refused until turns go to the lane standard."""
+"""Seconds of refused flex requests after which turns move to the lane standard."""
 _PROBE_SECONDS = 60.0
-"""Seconds between requests that find out whether flex has capacity again."""
+"""Seconds between probes that find out whether flex has capacity again."""
 _BACKOFF = Backoff(1.0, 60.0)
 _MAX_RETRY_AFTER = 300.0
 _MAX_IN_BATCHES = 1_000_000
 _MAX_OUTAGE = 3600.0
 """Seconds for which the lane batch may fail."""
 _TYPICAL_TURNS = 3.0
-"""Turns of an agent with tools, until the first ones have ended."""
+"""Assumed turns of an agent with tools, until the first agents have ended."""
 _WEIGHT = 0.1
 """Weight of the newest observation in a moving average."""
 
@@ -48,14 +48,13 @@ Deliver = Callable[[AgentResult], Awaitable[None]]
 
 
 class LaneStats:
-    """What a run has observed of its lanes and its agents."""
+    """A run's observations of its lanes and agents."""
 
     def __init__(
         self, lanes: Sequence[Lane], agents: int | None = None, deadline: float | None = None, max_turns: int = 1
     ) -> None:
-        """`lanes`: to choose from, the cheapest first. `agents`: None if their number is unknown. `deadline`: on the
-        loop's clock. `max_turns`: of an agent, if its answer
-        is not repaired."""
+        """`lanes`: lanes to choose from, cheapest first. `agents`: None if their number is unknown. `deadline`: time on
+        the loop's clock. `max_turns`: maximum turns of an agent whose answer is not repaired."""
         self.lanes = lanes
         self.max_turns = max_turns
         self.agents = agents
@@ -63,16 +62,16 @@ class LaneStats:
         self.paces = LanePaces()
         self.requests: dict[Lane, int] = {}
         self.refused = 0
-        """Flex requests that were refused for capacity."""
+        """Number of flex requests that were refused for lack of capacity."""
         self._ended = 0
         self._turns: float | None = None
 
     def set_deadline(self, deadline: float | None) -> None:
-        """`deadline`: on the loop's clock."""
+        """Sets the deadline, on the loop's clock."""
         self.deadline = deadline
 
     def expect(self, agents: int) -> None:
-        """Adds to the number of agents."""
+        """Adds to the number of known agents."""
         if self.agents is not None:
             self.agents += agents
 
@@ -81,16 +80,16 @@ class LaneStats:
         return None if self.agents is None else max(1, self.agents - self._ended)
 
     def rounds_left(self, limit: int) -> float:
-        """How often `limit` slots are filled by one turn of all agents that have not ended."""
+        """Number of times that one turn of every unfinished agent fills `limit` slots."""
         return (self.agents_left or 1) / max(1, limit)
 
     def turns_left(self, step: Generate) -> float:
-        """Expected turns of an agent, the next one included."""
+        """Expected number of turns of an agent, including the next one."""
         typical = self._turns or _TYPICAL_TURNS
         return min(max(1.0, typical - step.request.turn), self.most_turns(step))
 
     def most_turns(self, step: Generate) -> int:
-        """The most turns of an agent, including the next one."""
+        """Maximum number of turns of an agent, including the next one."""
         return max(1, min(step.turns_left, self.max_turns))
 
     def answered(self, lane: Lane, seconds: float) -> None:
@@ -100,7 +99,7 @@ class LaneStats:
         self.paces = replace(self.paces, **{lane: pace})
 
     def counting(self, deliver: Deliver) -> Deliver:
-        """`deliver`, with the results counted."""
+        """`deliver`, wrapped so that results are counted."""
 
         async def counted(result: AgentResult) -> None:
             self._ended += 1
@@ -115,7 +114,7 @@ class LaneStats:
 
 
 class SpendingOutlook:
-    """Whether the budget in dollars has room for requests at the full price."""
+    """Tells whether the budget in dollars has room for requests at the full price."""
 
     def __init__(self, budget: Budget, price: Price) -> None:
         self._budget = budget
@@ -135,7 +134,7 @@ class SpendingOutlook:
 
 
 class FlexCapacity:
-    """Capacity of the lane flex, judged by the requests of all agents."""
+    """Tells whether the lane flex has capacity, judged by the requests of all agents."""
 
     def __init__(self) -> None:
         self._dry_since: float | None = None
@@ -145,17 +144,17 @@ class FlexCapacity:
         self._dry_since = None
 
     def refused(self, since: float, at: float) -> None:
-        """A request that was sent at `since` was refused or not answered until `at`."""
+        """Notes that a request sent at `since` was refused or unanswered until `at`."""
         if self._dry_since is None:
             self._dry_since = since
         self._next_probe = at + _PROBE_SECONDS
 
     def is_dry(self, at: float) -> bool:
-        """Whether all requests have been refused for long."""
+        """Whether all requests have been refused for a long time."""
         return self._dry_since is not None and at - self._dry_since >= _PATIENCE
 
     def is_worth_trying(self, at: float) -> bool:
-        """False while it is dry. From time to time one request is a probe, and no other until that is answered."""
+        """Whether to send a flex request. False while flex is dry, except for an occasional probe, one at a time."""
         if not self.is_dry(at):
             return True
         if at < self._next_probe:
@@ -165,7 +164,7 @@ class FlexCapacity:
 
 
 class LaneTurnRunner:
-    """Runs each turn in its lane, on the turn runner of that lane."""
+    """Runs each turn in its lane, with the turn runner of that lane."""
 
     def __init__(
         self,
@@ -173,15 +172,15 @@ class LaneTurnRunner:
         stats: LaneStats,
         outlook: SpendingOutlook | None = None,
     ) -> None:
-        """`outlook`: None in a run without a budget in dollars. The runners of the lanes standard and flex share an
-        admission controller; that of the lane batch has one of its own."""
+        """`outlook`: None for a run without a budget in dollars. The runners of the lanes standard and flex share an
+        admission controller; that of the lane batch has its own."""
         self._runners = runners
         self._standard = runners["standard"]
         self._stats = stats
         self._outlook = outlook
         self._flex = FlexCapacity()
         self.submitted: Callable[[Request], object] | None = None
-        """Whether a request was submitted in a batch before, by an earlier process: it is awaited there."""
+        """Tells whether an earlier process has submitted a request in a batch, in which case it is awaited there."""
 
     async def turn(
         self,
@@ -213,12 +212,12 @@ class LaneTurnRunner:
                 return fact
 
     def is_worth_a_wave(self) -> bool:
-        """Whether the requests that wait for the lane batch now should be submitted: not those of the last agents of a
-        run, which are known only when all others have ended."""
+        """Whether to submit the requests that now wait for the lane batch. Not those of the last agents of a run, which
+        are known only after all others have ended."""
         return choose_lane(self._situation(self._stats.lanes, 1.0, self._stats.max_turns)) == "batch"
 
     def _choose(self, step: Generate, left: Set[Lane]) -> Lane:
-        """The lane of the next attempt. `left`: lanes that this turn has left."""
+        """The lane of the next attempt. `left`: lanes that this turn has already left."""
         lanes = [lane for lane in self._stats.lanes if lane not in left]
         if "batch" in lanes and self._is_submitted(step):
             return "batch"
@@ -234,7 +233,7 @@ class LaneTurnRunner:
         return bool(self.submitted(replace(step.request, lane="batch")))
 
     def _situation(self, lanes: Sequence[Lane], turns_left: float, most_turns: int) -> LaneSituation:
-        """`turns_left`, `most_turns`: of the agent, as expected and at most."""
+        """`turns_left`, `most_turns`: turns of the agent, as expected and at most."""
         stats = self._stats
         others = ((stats.agents_left or 1) - 1) * turns_left
         return LaneSituation(
@@ -257,7 +256,8 @@ class LaneTurnRunner:
         task: "asyncio.Task[Any]",
         on_attempt: OnAttempt | None,
     ) -> Replied:
-        """The turn in one lane. Raises BackendError, of a kind in LANE_FAILURES if another lane may have room."""
+        """Runs the turn in one lane. Raises BackendError, with a kind in LANE_FAILURES if another lane may have
+        room."""
         if step.request.lane != lane:
             step = replace(step, request=replace(step.request, lane=lane))
         if lane == "standard":
@@ -279,8 +279,8 @@ class LaneTurnRunner:
             raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
 
     def _until(self, step: Generate) -> float | None:
-        """When a turn has to leave a slower lane, if it is to end before the deadline. None: never, or the time for
-        that has passed."""
+        """Time at which a turn has to leave a slower lane to end before the deadline; None if it never has to, or if
+        that time has passed."""
         stats = self._stats
         if stats.deadline is None:
             return None
@@ -303,7 +303,7 @@ class LaneTurnRunner:
         return self._situation(("flex", "standard"), turns, most).can_pay
 
     async def _back_off(self, job: Job, step: Generate, error: BackendError, refusals: int) -> None:
-        """Waits after a refusal for capacity, without a slot."""
+        """Waits without a slot after a refusal for lack of capacity."""
         delay = _BACKOFF.jittered(refusals - 1, random.random())  # noqa: S311
         delay = max(delay, min(error.retry_after or 0.0, _MAX_RETRY_AFTER))
         if (until := self._until(step)) is not None:
@@ -314,8 +314,8 @@ class LaneTurnRunner:
 
 
 def turns_in_batches(live: BackendTurnRunner) -> BackendTurnRunner:
-    """The turn runner of the lane batch in a run that also uses others: requests that wait in files take no slots from
-    them, and hours without an answer do not tell that the backend hangs."""
+    """The turn runner of the lane batch in a run that also uses other lanes. Requests that wait in files take no slots
+    from them, and hours without an answer do not mean that the backend hangs."""
     admission = AdmissionController(Slots(InflightLimit(_MAX_IN_BATCHES, fixed=True)))
     return replace(live, admission=admission, health=Health(_MAX_OUTAGE), turn_time=Deadlines(None), warmup=None)
 

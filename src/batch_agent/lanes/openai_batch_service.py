@@ -21,11 +21,11 @@ _TRANSFER_TIMEOUT = 600.0
 _WINDOW = "24h"
 _PAGE = 100
 _CLOCK_SKEW = 3600.0
-"""Seconds by which the provider's clock may be behind: batches that were created earlier than that are not searched."""
+"""Seconds by which the provider's clock may be behind. Batches that were created earlier than that are not searched."""
 _ENDED = ("completed", "expired", "cancelled")
 _OVER_LIMIT = "token_limit_exceeded"
 _ROOT = "/v1"
-"""Lines name the path at the provider, whatever the path of a proxy is."""
+"""Path prefix of lines, which name the path at the provider whatever the path of a proxy is."""
 
 
 class OpenAIBatchService:
@@ -34,7 +34,7 @@ class OpenAIBatchService:
     limits = SubmissionLimits(50_000, 100_000_000)
 
     def __init__(self, server: ServerClient, path: str) -> None:
-        """`path`: of an ordinary request, relative to the server's root."""
+        """`path`: path of an ordinary request, relative to the server's root."""
         self._server = server
         self._path = _ROOT + path
 
@@ -98,7 +98,7 @@ class OpenAIBatchService:
 
 
 def encode_lines(lines: Sequence[BatchLine], path: str) -> bytes:
-    """The file of a batch: bodies are inserted as they are."""
+    """The file of a batch. Bodies are inserted unchanged."""
     head = b'{"custom_id":%b,"method":"POST","url":%b,"body":%b}'
     return b"\n".join([head % (dumps(line.id), dumps(path), line.body) for line in lines])
 
@@ -149,7 +149,7 @@ def read_result_line(line: bytes) -> LineResult | None:
         return None
     response, error = value.get("response"), value.get("error")
     if isinstance(response, dict):
-        # vLLM has the body of a failed request beside the response.
+        # vLLM puts the body of a failed request next to the response.
         status, body = response.get("status_code"), dumps(error if response.get("body") is None else response["body"])
         if status in (None, 200):
             return Answered(name, body)

@@ -1,4 +1,4 @@
-"""Log of submissions: the batch of each request, in the checkpoint and in memory."""
+"""Log of submissions: records which request is in which batch, in the checkpoint and in memory."""
 
 import time
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ from ..core.protocols.store import EarlierSubmission, KeepsSubmissions, Submissi
 
 
 class SubmissionLog:
-    """Submissions with requests that no agent has received. The intent is durable before a batch is created."""
+    """Submissions with requests whose results no agent has received. The intent is durable before a batch is
+    created."""
 
     def __init__(self, store: KeepsSubmissions) -> None:
         self._store = store
@@ -18,7 +19,7 @@ class SubmissionLog:
         self._ended_before: set[str] = set()
 
     async def open(self) -> None:
-        """Reads what earlier processes have submitted. Raises StoreError."""
+        """Reads the submissions of earlier processes. Raises StoreError."""
         for submission in await self._store.submissions():
             self._add(submission)
             if submission.has_ended:
@@ -30,13 +31,13 @@ class SubmissionLog:
         return None if found is None else self._submissions[found[0]]
 
     def earlier(self, key: str) -> EarlierSubmission | None:
-        """The request as it was submitted before."""
+        """The earlier submission of a request, if any."""
         found = self._lines.get(key)
         return None if found is None else EarlierSubmission(found[1], found[0] in self._ended_before)
 
     @property
     def unfinished(self) -> list[Submission]:
-        """Submissions whose batches have not ended, as far as is known."""
+        """Submissions whose batches are not known to have ended."""
         return [each for each in self._submissions.values() if not each.has_ended]
 
     async def intend(self, wave: str, lines: Sequence[SubmittedLine]) -> Submission:
@@ -49,7 +50,7 @@ class SubmissionLog:
     async def update(
         self, submission: Submission, *, file: str | None = None, batch: str | None = None, has_ended: bool = False
     ) -> Submission:
-        """Records what has become known. Raises StoreError."""
+        """Records new information on a submission. Raises StoreError."""
         changed = replace(
             submission,
             file=submission.file if file is None else file,
@@ -62,17 +63,17 @@ class SubmissionLog:
         return changed
 
     def release(self, wave: str, key: str) -> None:
-        """The request may be submitted again: an agent has received its result, or there is none."""
+        """Permits another submission of the request: an agent has received its result, or there is none."""
         found = self._lines.get(key)
         if found is not None and found[0] == wave:
             del self._lines[key]
 
     def take(self, wave: str, keys: Sequence[str]) -> None:
-        """Records that the results of these requests are not needed any more."""
+        """Records that the results of these requests are no longer needed."""
         self._store.take_lines(wave, keys)
 
     def forget(self, submission: Submission) -> None:
-        """The submission has no batch, or none that was processed."""
+        """Forgets a submission that has no batch, or none that was processed."""
         keys = [line.key for line in submission.lines]
         for key in keys:
             self.release(submission.wave, key)

@@ -1,4 +1,4 @@
-"""Images as files: identifies them when their agent starts, and reads them when a request is sent."""
+"""Images as files: identified when their agent starts, and read when a request is sent."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
 _MAX_BYTES = 512 * 1024 * 1024
-"""A larger file is not read: no service takes such an image."""
+"""Larger files are not read, because no service accepts such an image."""
 _DIGEST_BYTES = 16
 _DOWNLOAD_TIMEOUT = 60.0
 PDF = b"%PDF-"
 
 
 def identify(image: Image, *, downloads: bool = False) -> ImageRef:
-    """The reference to an image, from its bytes; that to a URL only from the URL, which the server reads, unless
-    `downloads`. Raises ValueError for a file that cannot be read or is not an image that a model takes."""
+    """The reference to an image, derived from its bytes. For a URL, which the server reads, it is derived from the URL
+    alone unless `downloads` is set. Raises ValueError for a file that cannot be read or is not an image that models
+    accept."""
     if image.url and downloads and not image.url.startswith("s3://"):
         return identify(Image(_download(image.url), max_side=image.max_side, page=image.page))
     if image.url:
@@ -59,8 +60,8 @@ def identify(image: Image, *, downloads: bool = False) -> ImageRef:
 
 
 def read_image(image: ImageRef) -> bytes:
-    """The bytes as they are sent: those of the file, or what was made from them. Raises ValueError if the file is gone
-    or has changed since the agent started, and for an image in memory of another process."""
+    """The bytes to send: those of the file, or those derived from it. Raises ValueError if the file is gone or has
+    changed since the agent started, and for an image in the memory of another process."""
     if image.path:
         data = _read(image.path)
         if _digest(data) != image.digest:
@@ -80,7 +81,7 @@ def read_image(image: ImageRef) -> bytes:
 
 def has_images(messages: Iterable[Message]) -> bool:
     """Whether any of the messages has an image whose bytes are sent."""
-    for message in messages:  # of every request: loops, because most messages have none
+    for message in messages:  # a loop, because this runs for every request and most messages have no images
         match message:
             case User():
                 for placed in message.images:
@@ -108,13 +109,13 @@ def images_in(message: Message) -> list[ImageRef]:
 
 
 def with_image_data(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The messages with the bytes of their images, for one request. Raises BackendError, which no retry helps."""
+    """The messages with the bytes of their images, for one request. Raises a BackendError that is not retryable."""
     return tuple(_loaded(message) if images_in(message) else message for message in messages)
 
 
 class ImageFolder:
-    """Folder of the images that tools make, by digest: below the checkpoint, where they are found when the run resumes;
-    without one, a temporary folder that is deleted at the end."""
+    """Folder of images made by tools, by digest. It is below the checkpoint, where a resumed run finds them; without a
+    checkpoint, it is a temporary folder that is deleted at the end."""
 
     def __init__(self, checkpoint_dir: Path | None = None) -> None:
         self._root = None if checkpoint_dir is None else checkpoint_dir.absolute() / "images"
@@ -122,7 +123,7 @@ class ImageFolder:
         self._lock = Lock()
 
     def save(self, image: ImageRef) -> ImageRef:
-        """The image as a file, if it is in memory. Raises OSError and SpecError."""
+        """Saves an image in memory as a file. Returns other images unchanged. Raises OSError and SpecError."""
         if image.data is None:
             return image
         with self._lock:  # tools run in threads
@@ -165,7 +166,7 @@ def _with_data(image: ImageRef) -> ImageRef:
 
 
 def _absolute(path: str) -> str:
-    """The path from everywhere: a run may resume in another directory."""
+    """The absolute path: a run may be resumed in another directory."""
     return str(Path(path).expanduser().absolute()) if path else ""
 
 

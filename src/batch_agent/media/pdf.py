@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _DPI = 150
 _POINTS_PER_INCH = 72
 _PDFIUM = Lock()
-"""PDFium is not safe for threads: two documents at once crash the process."""
+"""PDFium is not thread-safe: two concurrent documents crash the process."""
 
 
 def pdf_text(source: bytes | BinaryIO, name: str) -> str:
     """The text of all pages, each headed by `[page N of M]`. A page that cannot be read is replaced by a note. Raises
-    SpecError without pypdf, and ValueError for a file that is damaged or encrypted, or has no text at all."""
+    SpecError without pypdf, and ValueError for a file that is damaged, encrypted or without any text."""
     reader = _reader(source, name)
     try:
         count = len(reader.pages)
@@ -36,14 +36,14 @@ def pdf_text(source: bytes | BinaryIO, name: str) -> str:
 
 
 def page_pixels(data: bytes, page: int, name: str, max_side: int | None) -> tuple[int, int]:
-    """Width and height of a page as an image. Raises SpecError without pypdfium2, and ValueError for a page that the
-    document does not have."""
+    """Width and height of a page as an image. Raises SpecError without pypdfium2, and ValueError for a page that does
+    not exist."""
     with _opened_page(data, page, name) as opened:
         return _pixels(opened, max_side)
 
 
 def render_page(data: bytes, page: int, name: str, max_side: int | None) -> bytes:
-    """A page as PNG. Raises as `page_pixels` does."""
+    """Renders a page as PNG. Raises like `page_pixels`."""
     with _opened_page(data, page, name) as opened:
         scale = max(_pixels(opened, max_side)) / max(opened.get_size())
         picture = opened.render(scale=scale).to_pil().copy()
@@ -58,7 +58,7 @@ def _pixels(opened: Any, max_side: int | None) -> tuple[int, int]:
 
 @contextmanager
 def _opened_page(data: bytes, page: int, name: str) -> Iterator[Any]:
-    """Holds the lock of PDFium until the document is closed: nothing that PDFium made may be used or freed after."""
+    """Holds the lock of PDFium until the document is closed. Nothing made by PDFium may be used or freed after that."""
     try:
         import pypdfium2  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
@@ -93,7 +93,8 @@ def _reader(source: bytes | BinaryIO, name: str) -> "PdfReader":
 
 
 def _page_text(reader: "PdfReader", number: int) -> str:
-    """Text of a page. Fonts without an encoding give replacement characters, which would hide what the page says."""
+    """Text of a page, with a note on characters without a known encoding: replacement characters would hide what the
+    page says."""
     try:
         text = reader.pages[number].extract_text()
     except Exception as error:  # noqa: BLE001 - pypdf raises whatever a damaged page leads to

@@ -1,4 +1,4 @@
-"""Pixels: images of Pillow as PNG, and images that are reduced because the user asked for it."""
+"""Pixels: Pillow images as PNG, and images reduced at the user's request."""
 
 from io import BytesIO
 from typing import Any
@@ -24,7 +24,7 @@ def reduced_pixels(width: int, height: int, max_side: int) -> tuple[int, int]:
 
 
 def reduce(data: bytes, max_side: int, media_type: str) -> bytes:
-    """The image with its longer side reduced, as JPEG or PNG. Raises ValueError for one that cannot be decoded."""
+    """The image with its longer side reduced, as JPEG or PNG. Raises ValueError for an image that cannot be decoded."""
     opened = pillow()
     try:
         with opened.open(BytesIO(data)) as image:
@@ -36,7 +36,7 @@ def reduce(data: bytes, max_side: int, media_type: str) -> bytes:
 
 
 def encode_pil(image: Any) -> bytes:
-    """An image of Pillow as PNG; in a color space that PNG lacks, as RGB."""
+    """A Pillow image as PNG, converted to RGB from a color space that PNG lacks."""
     return _encoded(image if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16") else image.convert("RGB"))
 
 

@@ -1,13 +1,12 @@
 """Folder of results in an object store: parts that are written once, and a manifest of them.
 
-A part has a name of its own and appears whole, so that a reader of all parts never sees a half one, and a request that
-is repeated after a lost response changes nothing. The parts of an earlier run are deleted before the first part is
-written, so that no row is there twice.
+A part has its own name and appears as a whole, so a reader of all parts never sees a partial one, and a request that is
+repeated after a lost response changes nothing. The parts of an earlier run are deleted before the first part is
+written, so no row is there twice.
 
-Of several runs with one folder, that which started last has it. Each reads the manifest before it replaces it, and
-not every store can do both in one step: so a run whose manifest was replaced by an earlier one writes its own again,
-and the earlier one finds that at its next part.
-"""
+Of several runs with one folder, the one that started last owns it. Each reads the manifest before it replaces it, and
+not every store can do both in one step. A run whose manifest was replaced by an earlier run therefore writes its own
+again, and the earlier run finds it at its next part."""
 
 import os
 import re
@@ -27,7 +26,7 @@ MANIFEST = "_manifest.json"
 _PART = re.compile(r"part-\d{5,}-[0-9a-f]{8}\.(?:jsonl|csv|parquet)$")
 _CLOCK_STEP = 1e-3
 _UPLOAD_TRIES = 25
-"""Some five minutes: the run goes on meanwhile."""
+"""About five minutes, during which the run continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Totals:
 
 
 class PartFolder:
-    """One run's parts in a folder. Its methods block, and raise SpecError; one thread calls them."""
+    """One run's parts in a folder. Its methods block and raise SpecError. Only one thread may call them."""
 
     def __init__(self, url: str, suffix: str, label: str) -> None:
         """`url`: ends in a slash. `suffix`: of the parts, such as .jsonl. Connects to the store."""
@@ -70,20 +69,20 @@ class PartFolder:
         self._parts: list[dict[str, Any]] = []
         self._has_begun = False
         self._started = time.time()
-        """Later than that of every run whose manifest this one has found before it began, whatever the clocks say."""
+        """Later than the start of every run whose manifest was there before this run began, whatever the clocks say."""
         self._found: str | None = None
-        """Writer of the manifest before this run."""
+        """Writer of the manifest that was there before this run."""
 
     def check(self) -> None:
-        """Lists the folder, so that a run that could not write to it does not start."""
+        """Lists the folder, so that a run that cannot write to it does not start."""
         self._store.files(self._url)
         found = self._current()
         self._found = found.get("writer")
         self._started = max(self._started, found.get("started", 0.0) + _CLOCK_STEP)
 
     def add(self, file: Path, totals: Totals, *, has_failed: bool = False) -> None:
-        """Uploads a part, and adds it to the manifest. `has_failed`: the run has ended with an error, perhaps because
-        of a later run, which may write to the folder by now; then that one keeps it."""
+        """Uploads a part and adds it to the manifest. `has_failed`: whether the run ended with an error, possibly
+        because of a later run that may already write to the folder. In that case, the later run keeps the folder."""
         self._begin(has_failed=has_failed)
         self._keep()
         name = f"part-{len(self._parts):05}-{self._writer}{self._suffix}"
@@ -98,7 +97,7 @@ class PartFolder:
         self._store.replace(self._url + MANIFEST, self._manifest(is_complete=False))
 
     def finish(self) -> None:
-        """Deletes what a run that was killed while it lost the folder may have left, and marks the manifest as
+        """Deletes parts that a run killed while it lost the folder may have left, and marks the manifest as
         complete."""
         self._begin()
         own, others = self._listed()
@@ -108,11 +107,12 @@ class PartFolder:
         self._store.replace(self._url + MANIFEST, self._manifest(is_complete=True))
 
     def _begin(self, *, has_failed: bool = False) -> None:
-        """Replaces the manifest of an earlier run, and then deletes its parts: who reads the manifest never misses a
-        part that it names. A run that started later, and has begun already, keeps the folder."""
+        """Replaces the manifest of an earlier run and then deletes its parts, so that a reader of the manifest never
+        misses a part that it names. A run that started later, and has already begun, keeps the folder."""
         if self._has_begun:
             return
-        # Listed before the manifest is read: a later run writes its parts after its manifest, and so keeps them.
+        # Listed before the manifest is read: a later run writes its parts after its manifest, so they are not among
+        # these.
         _, others = self._listed()
         current = self._current()
         if current.get("writer") != self._found and (has_failed or self._is_earlier_than(current)):
@@ -122,7 +122,7 @@ class PartFolder:
         self._has_begun = True
 
     def _keep(self) -> None:
-        """Raises SpecError if a run that started later has the folder, or the manifest was deleted."""
+        """Raises SpecError if a run that started later owns the folder, or the manifest was deleted."""
         current = self._current()
         if not current:
             raise SpecError(f"{self._name}: {MANIFEST} was deleted while a run wrote to this folder.")
@@ -140,7 +140,7 @@ class PartFolder:
         return (self._started, self._writer) < (manifest.get("started", 0.0), manifest.get("writer", ""))
 
     def _listed(self) -> tuple[set[str], list[str]]:
-        """Names of the own parts in the folder, and URLs of the parts of other runs."""
+        """Names of this run's parts in the folder, and URLs of the parts of other runs."""
         found = [file for file in self._store.files(self._url) if _is_part(file.url, self._url)]
         own = {file.name for file in found if f"-{self._writer}." in file.name}
         return own, [file.url for file in found if file.name not in own]
@@ -183,5 +183,5 @@ class PartFolder:
 
 
 def _is_part(url: str, folder: str) -> bool:
-    """Whether this is a part directly in the folder."""
+    """Whether the URL is a part directly in the folder."""
     return _PART.match(url.rpartition("/")[2]) is not None and url.rstrip("/").count("/") == folder.count("/")

@@ -36,16 +36,16 @@ from .store_client import StoreClient
 
 _INTERVAL = 60.0
 _MAX_TIME_SHARE = 0.1
-"""Share of the time that uploading may take: a large checkpoint is uploaded less often."""
+"""Maximum share of the time for uploads: a large checkpoint is uploaded less often."""
 _STATE = re.compile(r"state-(\d{6,})\.json$")
 _DATABASE = ".sqlite3"
 _NOT_COPIED = (".lock", ".sock", "-wal", "-shm", ".syncs", DRAFT)
-"""Suffixes of files that make sense only on this machine. Without run.syncs, an older database is not an error."""
+"""Suffixes of files that are meaningful only on this machine. Without run.syncs, an older database is not an error."""
 _OWN_STATE = "copy.json"
-"""Which generation the directory on this machine continues."""
+"""File that names the generation from which the directory on this machine continues."""
 _REPORT = "report.html"
 _MAX_NAME = 60
-"""Bytes may be four times as many; file systems accept 255."""
+"""In characters, which may take four bytes each; file systems accept 255 bytes."""
 _CLAIM_TRIES = 50
 _READ_ONLY = frozenset({"hf"})
 
@@ -70,8 +70,8 @@ class _Generation:
 class RemoteCheckpoint:
     """Local directory of a checkpoint whose URL is in an object store.
 
-    `with copy: ...` downloads it, unless this machine has the latest one, takes the ownership, uploads while the block
-    runs, and once more at its end. Methods block. Raises SpecError for a store that cannot be reached, StoreError if
+    `with copy: ...` downloads it, unless this machine has the latest one, and takes the ownership. It uploads while the
+    block runs, and once more at its end. Methods block. Raises SpecError for an unreachable store, and StoreError if
     another process on this machine uses the checkpoint."""
 
     def __init__(self, url: str, notify: Notify, label: str = "checkpoint_dir") -> None:
@@ -89,9 +89,9 @@ class RemoteCheckpoint:
         self._latest = _Generation(0, "", None, "", True)
         self._lock: int | None = None
         self._is_as_uploaded = False
-        """Whether the local directory is the latest generation, and no more."""
+        """Whether the local directory is exactly the latest generation."""
         self._uploaded: object = None
-        """What the files looked like at the last upload."""
+        """Signature of the files at the last upload."""
         self._is_closing = threading.Event()
         self._lost: StoreError | None = None
         self._when_lost: Callable[[], object] | None = None
@@ -102,7 +102,7 @@ class RemoteCheckpoint:
         self._take_lock()
         try:
             found = self._claim()
-            if found is None:  # also if somebody has deleted it to start over
+            if found is None:  # also if someone has deleted it to start over
                 _clear(self.directory)
             else:
                 self._take_over(found)
@@ -119,8 +119,8 @@ class RemoteCheckpoint:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Uploads what is new. If that fails, says where the checkpoint is, and does not raise: the results of the run
-        are not lost for it."""
+        """Uploads what is new. If that fails, reports where the checkpoint is, and does not raise: the results of the
+        run must not be lost."""
         self._is_closing.set()
         if self._thread is not None:
             self._thread.join()
@@ -136,7 +136,7 @@ class RemoteCheckpoint:
 
     @asynccontextmanager
     async def guard(self) -> AsyncIterator[None]:
-        """Cancels the block, and raises StoreError, as soon as another process has taken the checkpoint."""
+        """Cancels the block and raises StoreError as soon as another process has taken the checkpoint."""
         loop, lost = asyncio.get_running_loop(), asyncio.Event()
 
         async def watch() -> None:
@@ -178,8 +178,8 @@ class RemoteCheckpoint:
             self._lock = None
 
     def _claim(self) -> _Generation | None:
-        """Takes the ownership of the latest generation, and returns it. Its owner may be uploading the next one
-        meanwhile; then that is the latest. Raises StoreError if others are always faster."""
+        """Takes the ownership of the latest generation, and returns that generation. Its owner may upload the next one
+        meanwhile, which is then the latest. Raises StoreError if other processes are always faster."""
         for _ in range(_CLAIM_TRIES):
             found = find_latest(self._store, self.url)
             self._latest = found or _Generation(0, "", None, "", True)
@@ -188,14 +188,14 @@ class RemoteCheckpoint:
         raise StoreError(f"Other runs keep taking the checkpoint {self.url!r}. Use another checkpoint_dir.")
 
     def _take_over(self, found: _Generation) -> None:
-        """Makes the local directory continue the generation."""
+        """Makes the local directory continue from the generation."""
         if not found.is_ended:
             self._notify(
                 f"The last run with the checkpoint {self.url!r}, on {found.host}, did not end: continuing from what it "
                 "uploaded. If it is still running, it stops at its next upload."
             )
         own = _read_json(self.directory / _OWN_STATE)
-        if own is not None and own.get("owner") == found.owner:  # what it did after the upload is here
+        if own is not None and own.get("owner") == found.owner:  # its changes after the upload are here
             return
         _clear(self.directory)
         if found.data is not None:
@@ -203,7 +203,7 @@ class RemoteCheckpoint:
         self._is_as_uploaded = True
 
     def _upload_until_closed(self) -> None:
-        """Runs in the thread."""
+        """Uploads in the thread."""
         pause = _INTERVAL
         while not self._is_closing.wait(pause):
             began = time.monotonic()
@@ -216,7 +216,7 @@ class RemoteCheckpoint:
             pause = max(_INTERVAL, (time.monotonic() - began) * (1 / _MAX_TIME_SHARE - 1))
 
     def _upload(self, *, is_ended: bool) -> None:
-        """Uploads the directory, if it has changed. Raises SpecError, and StoreError if the ownership is lost."""
+        """Uploads the directory if it has changed. Raises SpecError, and StoreError if the ownership is lost."""
         signature = self._signature()
         data = self._latest.data
         if signature != self._uploaded:
@@ -232,7 +232,7 @@ class RemoteCheckpoint:
         self._uploaded = signature
 
     def _create_state(self, data: str | None, *, is_ended: bool) -> bool:
-        """Creates the next generation, and deletes earlier ones. False if another process has created it."""
+        """Creates the next generation and deletes earlier ones. Returns False if another process has created it."""
         state = _Generation(self._latest.number + 1, self._owner, data, socket.gethostname(), is_ended)
         name = f"{self.url}state-{state.number:06}.json"
         if not self._store.create(name, state.to_json()):
@@ -268,7 +268,7 @@ class RemoteCheckpoint:
         self._store.delete([url for url in names if _number_of(url) < number])
 
     def _signature(self) -> object:
-        """What tells whether a file has changed."""
+        """A value that changes whenever a file does."""
         found = []
         for path in sorted(self.directory.rglob("*")):
             if _is_progress(path):
@@ -278,8 +278,8 @@ class RemoteCheckpoint:
 
 
 def download_checkpoint(url: str, directory: Path) -> Path:
-    """Copies what was uploaded last to a new directory in this one, without taking the ownership. Returns the new
-    directory; if the URL is that of a checkpoint with the name of a stage behind it, the directory of the stage.
+    """Copies the last upload to a new directory inside this one, without taking the ownership, and returns the new
+    directory. If the URL is that of a checkpoint followed by the name of a stage, returns the directory of the stage.
     Blocks. Raises SpecError, and StoreError if there is no checkpoint."""
     folder = url.rstrip("/")
     store = StoreClient(folder)
@@ -295,7 +295,7 @@ def download_checkpoint(url: str, directory: Path) -> Path:
 
 
 def _download(store: StoreClient, folder: str, directory: Path) -> bool:
-    """False if there is no checkpoint. Raises SpecError."""
+    """Downloads the latest generation. Returns False if there is no checkpoint. Raises SpecError."""
     seen = -1
     while True:
         latest = find_latest(store, folder)
@@ -311,22 +311,22 @@ def _download(store: StoreClient, folder: str, directory: Path) -> bool:
 
 
 def local_directory(url: str) -> Path:
-    """Where this machine has its copy of a checkpoint."""
+    """The directory of this machine's copy of a checkpoint."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = blake2b(f"{url.rstrip('/')}/".encode(), digest_size=12).hexdigest()
     return Path(cache, "batch-agent", "checkpoints", digest, _file_name(url))
 
 
 def _file_name(url: str) -> str:
-    """Name of a directory for a copy, which is the title of the run's report."""
+    """Directory name of a copy, which is also the title of the run's report."""
     name = url.rstrip("/").rpartition("/")[2]
     return "checkpoint" if name in ("", ".", "..") else name[-_MAX_NAME:]
 
 
 @asynccontextmanager
 async def open_checkpoint_copy(url: str, notify: Notify) -> AsyncIterator[Path]:
-    """The local directory of a checkpoint in an object store, for the time of a run. Raises SpecError and StoreError;
-    StoreError also if another process takes the checkpoint over."""
+    """The local directory of a checkpoint in an object store, for the duration of a run. Raises SpecError, and
+    StoreError, also if another process takes over the checkpoint."""
     copy = await asyncio.to_thread(lambda: RemoteCheckpoint(url, notify).__enter__())
     try:
         async with copy.guard():
@@ -336,7 +336,7 @@ async def open_checkpoint_copy(url: str, notify: Notify) -> AsyncIterator[Path]:
 
 
 def _is_progress(path: Path) -> bool:
-    """Whether a change of the file is progress of the run; a database changes in its log first."""
+    """Whether a change of the file is progress of the run. A database changes in its log first."""
     return path.name.endswith("-wal") or not (path.name.endswith(_NOT_COPIED) or path.name == _OWN_STATE)
 
 
@@ -371,7 +371,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _clear(directory: Path) -> None:
-    """Deletes what is in the directory, without its lock."""
+    """Deletes the contents of the directory, except for its lock."""
     for entry in directory.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -380,7 +380,7 @@ def _clear(directory: Path) -> None:
 
 
 def _pack(directory: Path, archive: Path, scratch: Path) -> None:
-    """Writes the files of a directory, with consistent copies of its databases, which may change meanwhile. Raises
+    """Archives the files of a directory, with consistent copies of its databases, which may change meanwhile. Raises
     SpecError."""
     try:
         with tarfile.open(archive, "w:gz", compresslevel=1) as packed:

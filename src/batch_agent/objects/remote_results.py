@@ -1,4 +1,4 @@
-"""Writers of results in an object store: a folder of parts, or one object."""
+"""Writers of results in an object store: to a folder of parts, or to one object."""
 
 import contextlib
 import shutil
@@ -19,7 +19,7 @@ from .store_client import StoreClient
 _SUFFIXES = (".jsonl", ".csv", ".parquet")
 _PART_BYTES = 64 * 1024 * 1024
 _PART_SECONDS = 300.0
-"""A part is uploaded when it has this size or age, so that readers see results of a slow run too."""
+"""A part is uploaded when it reaches this size or age, so that readers also see results of a slow run."""
 
 
 class FileWriter(Protocol):
@@ -38,9 +38,9 @@ OpenFile = Callable[[Path], FileWriter]
 
 
 def open_remote_results(url: str, label: str, open_file: OpenFile) -> FileWriter:
-    """Opens `s3://bucket/out/`, a folder of .jsonl parts; `s3://bucket/out/*.parquet`, one of Parquet parts; or
+    """Opens `s3://bucket/out/`, a folder of .jsonl parts; `s3://bucket/out/*.parquet`, a folder of Parquet parts; or
     `s3://bucket/out.jsonl`, one object that is written at the end. `open_file`: opens a file on this machine. Blocks.
-    Raises SpecError if the store cannot be reached."""
+    Raises SpecError for an unreachable store."""
     folder, _, name = url.rpartition("/")
     if not name:
         return PartWriter(PartFolder(url, ".jsonl", label), ".jsonl", open_file)
@@ -61,14 +61,14 @@ class _Part:
     path: Path
     file: FileWriter
     due: float
-    """When it is uploaded at the latest, in seconds of the monotonic clock."""
+    """Latest time of the upload, in seconds of the monotonic clock."""
     totals: Totals = Totals()
 
 
 class PartWriter:
-    """Results in a folder of parts. A result is in a file on this machine when `write` returns. A thread uploads the
-    file when it is large or old enough, while the next one grows. If the upload fails for minutes, the next `write`
-    raises SpecError, and the files that are not uploaded stay on this machine."""
+    """Results in a folder of parts. When `write` returns, the result is in a file on this machine. A thread uploads the
+    file when it is large or old enough, while the next one grows. If uploads fail for minutes, the next `write` raises
+    SpecError, and the files that have not been uploaded stay on this machine."""
 
     def __init__(self, folder: PartFolder, suffix: str, open_file: OpenFile) -> None:
         folder.check()
@@ -105,8 +105,8 @@ class PartWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Uploads the last part, and marks the manifest as complete unless there was an error. Raises SpecError; after
-        another error it does not."""
+        """Uploads the last part and marks the manifest as complete, unless there was an error. Raises SpecError, unless
+        there was another error."""
         with self._changed:
             self._is_closing, self._has_failed = True, kind is not None
             self._changed.notify()
@@ -127,7 +127,7 @@ class PartWriter:
         return _Part(path, self._open_file(path), time.monotonic() + _PART_SECONDS)
 
     def _upload_parts(self) -> None:
-        """Runs in the thread, until the writer is closed or an upload fails."""
+        """Uploads parts in the thread, until the writer is closed or an upload fails."""
         while (part := self._next()) is not None:
             try:
                 part.file.__exit__(None, None, None)
@@ -139,7 +139,7 @@ class PartWriter:
             part.path.unlink(missing_ok=True)
 
     def _next(self) -> _Part | None:
-        """Waits for the next part that is due; None at the end."""
+        """Waits for the next part that is due. Returns None at the end."""
         with self._changed:
             while not self._is_closing:
                 part = self._part
@@ -152,13 +152,13 @@ class PartWriter:
 
 
 class ObjectWriter:
-    """Results in one object, which appears whole at the end: an object cannot grow. Until then they are in a file on
-    this machine, which stays there if the object cannot be written."""
+    """Results in one object, which appears as a whole at the end, because an object cannot grow. Until then, they are
+    in a file on this machine, which stays there if the object cannot be written."""
 
     def __init__(self, url: str, label: str, open_file: OpenFile) -> None:
         self._url = url
         self._store = StoreClient(url, label)
-        self._store.files(url)  # a run that could not write does not start
+        self._store.files(url)  # a run that cannot write does not start
         self._directory = Path(tempfile.mkdtemp(prefix="batch-agent-out-"))
         self._path = self._directory / url.rpartition("/")[2]
         self._file = open_file(self._path)
@@ -186,7 +186,7 @@ class ObjectWriter:
 
 
 def _size(path: Path) -> int:
-    """Bytes so far. Rows of a Parquet file are in its spool file first."""
+    """Bytes so far. Rows of a Parquet file are first in its spool file."""
     for file in (path.with_name(f"{path.name}.rows.jsonl"), path):
         with contextlib.suppress(FileNotFoundError):
             return file.stat().st_size

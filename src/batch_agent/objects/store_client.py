@@ -1,4 +1,4 @@
-"""Object store behind a URL: lists, reads and writes whole objects, with retries and errors that say what to do."""
+"""Object store behind a URL: lists, reads and writes whole objects, with retries and actionable errors."""
 
 import errno
 import io
@@ -42,13 +42,13 @@ _DEFINITE = (
     ValueError,
     TypeError,
 )
-"""Errors that another try does not change."""
+"""Errors that a retry does not change."""
 _DEFINITE_NUMBERS = frozenset({errno.EINVAL, errno.ENOSPC, errno.EROFS})
 _TRANSIENT_STATUSES = frozenset({408, 425, 429})
 _DENIED, _MISSING = (401, 403), 404
 _BACKOFF = Backoff(0.2, 15.0)
 _TRIES = 8
-"""Half a minute in all, on top of what the client library of the store tries itself."""
+"""Half a minute in total, in addition to the retries of the store's client library."""
 _BLOCK_BYTES = 8 * 1024 * 1024
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """An object, which is read in blocks as its readers get to them."""
+    """An object, read in blocks on demand."""
 
     store: "StoreClient"
     url: str
@@ -78,7 +78,7 @@ class RemoteFile:
 
 
 class _Blocks(io.RawIOBase):
-    """File of fsspec whose errors are SpecError."""
+    """File of fsspec that raises SpecError."""
 
     def __init__(self, opened: Any, file: RemoteFile) -> None:
         self._opened = opened
@@ -108,10 +108,11 @@ class _Blocks(io.RawIOBase):
 
 
 class StoreClient:
-    """Client of the store that a URL names. All methods block, and raise SpecError."""
+    """Client of the store in a URL. All methods block and raise SpecError."""
 
     def __init__(self, url: str, label: str = "", tries: int = _TRIES) -> None:
-        """`label`: the option that has the URL, for messages. `tries`: of each operation that fails for a while."""
+        """`label`: the option with the URL, for messages. `tries`: number of tries of each temporarily failing
+        operation."""
         self._scheme = url.partition("://")[0].lower()
         self._family = _FAMILY.get(self._scheme, self._scheme)
         self._label = f"{label} " if label else ""
@@ -119,8 +120,8 @@ class StoreClient:
         self.filesystem = self._open(url)
 
     def files(self, url: str) -> list[RemoteFile]:
-        """Objects that match a pattern, in the order of their names; with a slash at the end, all below a folder; or
-        the one with this name. Empty if there is none."""
+        """Objects that match a pattern, in order of their names; with a trailing slash, all objects below a folder;
+        otherwise the object with this name. Empty if there are none."""
 
         def find() -> list[RemoteFile]:
             if url.endswith("/"):
@@ -146,23 +147,23 @@ class StoreClient:
         return self._retried(read, url, "read")
 
     def replace(self, url: str, data: bytes) -> None:
-        """Writes an object, which readers see whole or not at all; an earlier one until then."""
+        """Writes an object. Readers see it as a whole, and until then the earlier one."""
         self._retried(lambda: self.filesystem.pipe_file(url, data), url, "write")
 
     def create(self, url: str, data: bytes) -> bool:
-        """Writes an object if there is none of this name. False: there is one, with other data."""
+        """Writes an object if none has this name. Returns False if there is one with other data."""
 
         def create() -> bool:
             try:
                 self.filesystem.pipe_file(url, data, mode="create")
-            except FileExistsError:  # perhaps by an earlier try, whose response was lost
+            except FileExistsError:  # possibly by an earlier try whose response was lost
                 return bool(self.filesystem.cat_file(url) == data)
             return True
 
         return self._retried(create, url, "write")
 
     def upload(self, path: Path, url: str) -> None:
-        """Writes a file as an object, which readers see whole or not at all. May be repeated."""
+        """Writes a file as an object. Readers see it as a whole or not at all. May be repeated."""
         self._retried(lambda: self.filesystem.put_file(str(path), url), url, "write")
 
     def download(self, url: str, path: Path) -> None:
@@ -170,13 +171,13 @@ class StoreClient:
         self._retried(lambda: self.filesystem.get_file(url, str(path)), url, "read")
 
     def delete(self, urls: Iterable[str]) -> None:
-        """Deletes objects. One that does not exist any more is fine."""
+        """Deletes objects. Ignores those that no longer exist."""
         for url in urls:
             self._retried(lambda url=url: self._delete(url), url, "delete")  # type: ignore[misc]
 
     @contextmanager
     def translate_errors(self, url: str, verb: str) -> Iterator[None]:
-        """Turns errors of the client library into SpecError."""
+        """Translates errors of the client library to SpecError."""
         try:
             yield
         except SpecError:
@@ -203,12 +204,13 @@ class StoreClient:
         return RemoteFile(self, f"{self._scheme}://{info['name'].lstrip('/')}", info["size"] or 0)
 
     def _check_bucket(self, url: str) -> None:
-        """adlfs lists a container that does not exist as an empty one, and s3fs finds nothing for a pattern in it."""
+        """Raises FileNotFoundError for a missing bucket: adlfs lists it as an empty one, and s3fs finds nothing for a
+        pattern in it."""
         bucket = f"{self._scheme}://{_bucket(url)}"
         if self._family == "az" and not self.filesystem.exists(bucket):
             raise FileNotFoundError(f"there is no container {_bucket(url)!r}")
         if self._family == "s3":
-            with suppress(PermissionError):  # who may list a part of a bucket need not see the bucket
+            with suppress(PermissionError):  # a user with access to a part of the bucket may not see the bucket
                 self.filesystem.info(bucket)
 
     def _delete(self, url: str) -> None:
@@ -221,7 +223,7 @@ class StoreClient:
         failures = 0
         while True:
             try:
-                self.filesystem.invalidate_cache()  # a listing from before would hide what was written since
+                self.filesystem.invalidate_cache()  # an earlier listing would hide what was written since
                 return call()
             except Exception as error:
                 failures += 1
@@ -255,7 +257,7 @@ class StoreClient:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether another try may help: timeouts, lost connections, and a store that is too busy."""
+    """Whether a retry may help: after timeouts, lost connections, and for a store that is too busy."""
     if isinstance(error, _DEFINITE) or _lacks_credentials(error):
         return False
     status = _status(error)
@@ -265,18 +267,19 @@ def is_transient(error: Exception) -> bool:
 
 
 def _bucket(url: str) -> str:
-    """Name of the bucket; of a dataset on Hugging Face, `user/name`."""
+    """Name of the bucket; for a dataset on Hugging Face, `user/name`."""
     scheme, _, path = url.partition("://")
     return "/".join(path.split("/")[1:3]) if scheme == "hf" else path.partition("/")[0]
 
 
 def _status(error: Exception) -> int | None:
-    """HTTP status of an error; each library has it elsewhere: azure-core, gcsfs, and huggingface_hub."""
+    """HTTP status of an error, which each library stores in another place: azure-core, gcsfs, and huggingface_hub."""
     response = getattr(error, "response", None)
     found = (getattr(error, "status_code", None), getattr(error, "code", None), getattr(response, "status_code", None))
     return next((each for each in found if isinstance(each, int) and each >= 100), None)
 
 
 def _lacks_credentials(error: BaseException) -> bool:
-    """Each library has a class of its own: NoCredentialsError, DefaultCredentialsError, CredentialUnavailableError."""
+    """Whether an error means missing credentials. Each library has its own class: NoCredentialsError,
+    DefaultCredentialsError, CredentialUnavailableError."""
     return any("Credential" in kind.__name__ for kind in type(error).__mro__)

@@ -6,13 +6,13 @@ AgentState = Literal["waiting", "generating", "in tools"]
 
 
 class AgentStates:
-    """States of the agents of one run. Chunks of a long input belong to its agent (their keys begin with its key and a
-    dot), which is generating if any of them is. Only agents in progress are held."""
+    """States of the agents in progress of one run. Chunks of a long input count as their agent, whose key and a dot
+    begin their keys. The agent is generating if any of its chunks is."""
 
     def __init__(self) -> None:
         self._agents: dict[str, AgentState] = {}
         self._chunks: dict[str, dict[str, AgentState]] = {}
-        """States of each agent's chunks that are not waiting."""
+        """The states of each agent's chunks, without waiting ones."""
         self._counts: dict[AgentState, int] = {"waiting": 0, "generating": 0, "in tools": 0}
 
     @property

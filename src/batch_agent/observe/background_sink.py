@@ -19,15 +19,15 @@ from ..core.requests import Exchange, RequestObserver
 _log = logging.getLogger("batch_agent")
 _FLUSH_INTERVAL = 0.25
 _MAX_EARLY_EVENTS = 10_000
-"""Events that are kept before the run has started."""
+"""Maximum number of events that are kept before the run has started."""
 _REORDER_SECONDS = 1.0
-"""Time that events are held back for earlier ones, if some arrive late."""
+"""Seconds that events are held back for earlier ones, if some arrive late."""
 _time_of = itemgetter(0)
 
 
 @runtime_checkable
 class TimedSink(Protocol):
-    """An event sink that accepts events with an earlier time."""
+    """An event sink that also accepts past events with their times."""
 
     def emit_at(self, at: float, event: Event) -> None:
         """`at`: time of the event, by `time.monotonic`."""
@@ -35,7 +35,7 @@ class TimedSink(Protocol):
 
 
 class BackgroundSink:
-    """An event sink that only appends to a queue; a thread passes events to the slow sinks, ordered by time. A sink
+    """An event sink that only appends to a queue. A thread passes the events to the slow sinks, ordered by time. A sink
     that raises gets no more events, with a warning in the log, and is closed with the others."""
 
     def __init__(self, sinks: Sequence[SlowSink]) -> None:
@@ -47,7 +47,7 @@ class BackgroundSink:
         """Events that are held back for earlier ones."""
         self._has_late_events = False
         self._delivered_until = 0.0
-        """Time of the last event that the sinks have got."""
+        """Time of the last event delivered to the sinks."""
         self._epoch = time.time() - time.monotonic()  # read once: setting the clock must not change durations
         self._entered = 0
         self._process = 0
@@ -60,7 +60,7 @@ class BackgroundSink:
             self._events.append((self._epoch + time.monotonic(), event))
 
     def emit_at(self, at: float, event: Event) -> None:
-        """Queues a late event. One that is too late to be reordered gets the time of the last delivered event."""
+        """Queues a late event. If it is too late to be reordered, it gets the time of the last delivered event."""
         self._has_late_events = True
         self._events.append((self._epoch + min(at, time.monotonic()), event))
 
@@ -84,7 +84,8 @@ class BackgroundSink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits until every sink has got all events and is closed. If interrupted, the thread completes that."""
+        """Waits until every sink has received all events and is closed. If interrupted, leaves the rest to the
+        thread."""
         self._entered -= 1
         if self._entered or self._process != os.getpid():  # in a fork, the sinks belong to the parent
             return
@@ -105,7 +106,7 @@ class BackgroundSink:
                 _log.warning("Closing the event sink %s failed", type(sink).__name__, exc_info=True)
 
     def _in_order(self, until: float) -> list[tuple[float, Event]]:
-        """Takes the queued events, ordered by time; if some may be late, only those until then."""
+        """Takes the queued events, ordered by time. If later ones may still be reordered, only those up to `until`."""
         new = [self._events.popleft() for _ in range(len(self._events))]
         events, self._held = self._held + new, []
         if self._has_late_events:
@@ -118,7 +119,7 @@ class BackgroundSink:
         return events
 
     def _deliver(self, events: Sequence[tuple[float, Event]]) -> None:
-        # After the events: an exchange is queued before the events that follow from it.
+        # Taken after the events: an exchange is queued before the events that follow from it.
         exchanges = [self._exchanges.popleft() for _ in range(len(self._exchanges))] if self._exchanges else []
         for number, sink in enumerate(self._sinks):
             if number in self._failed:

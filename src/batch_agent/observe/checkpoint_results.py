@@ -1,4 +1,5 @@
-"""Results rebuilt from a checkpoint: the configuration in its plan, and the results of its agents from their facts."""
+"""Results rebuilt from a checkpoint: the configuration from its plan, and the results of its agents from their
+facts."""
 
 import heapq
 from collections import Counter
@@ -23,12 +24,12 @@ from ..plan.layout import CHARS_PER_TOKEN
 from ..schedule.reference_model import MAX_READERS, Reader, ReadRecorder, reader_of
 
 DEFAULT_MAX_RETRIES = Retry().max_retries
-"""Assumed where it is not known: a plan does not contain max_retries, because it changes no answer."""
+"""Assumed if unknown: a plan does not contain max_retries, because it changes no answer."""
 
 
 def recorded_config(plan: Mapping[str, Any], output_schema: Any = None, max_retries: int | None = None) -> AgentConfig:
-    """The agent configuration of the run with this plan. A plan contains the output schema as JSON only: answers are
-    plain data, without the conversions and defaults of the run's own type, unless that is given as `output_schema`."""
+    """The agent configuration of the run with this plan. A plan has the output schema only as JSON, so answers are
+    plain data, without the conversions and defaults of the run's own type, unless `output_schema` gives that type."""
     turn, last = plan["output schema"]
     return AgentConfig(
         prompt=Prompt(plan["system prompt"], recorded_tools(plan), schema=answer_schema(plan)),
@@ -44,7 +45,8 @@ def recorded_config(plan: Mapping[str, Any], output_schema: Any = None, max_retr
 
 
 def as_sent(config: AgentConfig) -> AgentConfig:
-    """The configuration with the tools that requests had: in action mode they are part of the system prompt."""
+    """The configuration with the tools that were in the requests. In action mode, the tools are part of the system
+    prompt."""
     if config.tool_mode == "native":
         return config
     return replace(config, prompt=replace(config.prompt, tools=()))
@@ -68,7 +70,7 @@ def answer_schema(plan: Mapping[str, Any]) -> JsonSchema | None:
 
 
 def replay_facts(config: AgentConfig, key: str, facts: Sequence[Fact]) -> Conversation:
-    """The agent's conversation, replayed from its facts. There must be at least one."""
+    """Rebuilds an agent's conversation from its facts, of which there must be at least one."""
     conversation = Conversation(config, recorded_job(key, facts))
     conversation.replay(facts)
     return conversation
@@ -84,8 +86,8 @@ def recorded_job(key: str, facts: Sequence[Fact]) -> Job:
 def recorded_result(
     config: AgentConfig, key: str, facts: Sequence[Fact], *, is_complete: bool = False
 ) -> AgentResult | None:
-    """The result of an agent; None if it is not finished. `is_complete`: all agents of the run have ended, so one that
-    did not fail has answered, even if only the run's own type accepts the answer."""
+    """The result of an agent; None if it has not finished. `is_complete`: all agents of the run have ended, so an agent
+    that did not fail has answered, even if only the run's own type accepts the answer."""
     conversation = replay_facts(config, key, facts)
     seconds = recorded_seconds(facts)
     if (failed := failure_of(facts)) is not None:
@@ -107,7 +109,7 @@ _UNFINISHED = {
 
 
 def unfinished_result(kind: ErrorKind, index: int, key: str, value: Any, facts: Sequence[Fact] = ()) -> AgentResult:
-    """A row for an agent without a result: with the input, and what it has used so far."""
+    """A result for an agent that has none, with its input and its usage so far."""
     replies = [fact for fact in facts if isinstance(fact, Replied)]
     return AgentResult(
         index,
@@ -121,22 +123,22 @@ def unfinished_result(kind: ErrorKind, index: int, key: str, value: Any, facts: 
 
 
 def recorded_seconds(facts: Sequence[Fact]) -> float:
-    """Duration of an agent's turns and tool calls, without waiting."""
+    """Total duration of an agent's turns and tool calls, without waits."""
     return sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned | Compacted))
 
 
 class RecordedReads:
-    """Tool results that agents of a checkpoint read, and what is saved by putting them first or would save."""
+    """Tool results that the agents of a checkpoint read, and what placing them first saves or would save."""
 
     def __init__(self, shared_chars: int = 0, shared_tools: Collection[str] | None = None) -> None:
-        """`shared_chars`: of the beginning of all prompts; `shared_tools`: names of the tools whose results agents
-        share, None if unknown: then those of which a result was shared."""
+        """`shared_chars`: characters of the common beginning of all prompts. `shared_tools`: names of the tools whose
+        results agents share; None if unknown, which stands for the tools that had a result shared."""
         self._recorder = ReadRecorder(shared_chars)
         self._shared_tools = set(shared_tools or ())
         self._are_known = shared_tools is not None
         self._readers: list[Reader] = []
         self._others = 0
-        """Agents that make no difference to the report, except to their number."""
+        """Number of agents that affect only the number of agents in the report."""
 
     def add(self, facts: Sequence[Fact]) -> None:
         results = [result for fact in facts if isinstance(fact, Returned) for result in fact.results]
@@ -152,7 +154,7 @@ class RecordedReads:
         self._readers.append(reader_of(len(started.task) - started.references_at, _tool_turns(facts), None))
 
     def report(self) -> SharedResults | None:
-        """To be called once, after the last agent."""
+        """The report. Call it once, after the last agent."""
         for reader in self._readers:
             self._recorder.add(reader.with_shared(self._shared_tools))
         for _ in range(self._others):
@@ -161,7 +163,7 @@ class RecordedReads:
 
 
 def _tool_turns(facts: Iterable[Fact]) -> Iterator[tuple[int, Sequence[ToolResult]]]:
-    """The size of the replies before the results of each turn, and the results."""
+    """The results of each turn, with the size of the replies before them."""
     chars = 0
     for fact in facts:
         match fact:
@@ -179,7 +181,7 @@ _MAX_SHOWN = 5
 
 @dataclass(slots=True)
 class CheckpointSummary:
-    """Counts over the inputs of a checkpoint, which are added one by one and not kept."""
+    """Counts over the inputs of a checkpoint, which are added one at a time and not kept."""
 
     statuses: Counter[AgentStatus] = field(default_factory=Counter)
     truncated: int = 0
@@ -188,7 +190,7 @@ class CheckpointSummary:
     first_failures: list[tuple[int, str, AgentError]] = field(default_factory=list)
     """Index, key and error."""
     max_failures: int | None = _MAX_SHOWN
-    """The most failures to keep; None: all."""
+    """Maximum number of kept failures; None: all."""
     calls: Counter[str] = field(default_factory=Counter)
     """Tool calls by the source of their results."""
     failed_calls: int = 0
@@ -201,7 +203,7 @@ class CheckpointSummary:
         return [(seconds, -before, key) for seconds, before, key in sorted(self._slowest, reverse=True)]
 
     def add(self, result: AgentResult, facts: Sequence[Fact]) -> None:
-        """`facts`: none if the agent was not started."""
+        """`facts`: empty if the agent was not started."""
         self.statuses[result.status] += 1
         self._count_calls(facts)
         self.reads.add(facts)

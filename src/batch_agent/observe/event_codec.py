@@ -1,8 +1,7 @@
-"""Codec of the event log: an event as a line of JSON, and back.
+"""Codec of the event log: converts events to lines of JSON and back.
 
 A line is a list: the time (seconds since the epoch), the type of event, the stage of a flow ("" for other runs), and
-the fields of the event. Of the inputs and answers it has the beginnings; conversations and tool results are not
-included."""
+the fields of the event. Inputs and answers are shortened; conversations and tool results are not included."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -49,7 +48,7 @@ MAX_TEXT = 300
 _MAX_RECORDED = 20_000
 """Maximum characters of a system prompt, or of another text in the description of a run."""
 PARSE_ERRORS = (ValueError, TypeError, IndexError, ValidationError)
-"""Raised for a truncated line, and for one of a newer version."""
+"""Errors for a truncated line or one of a newer version."""
 _MAX_INT = 2**63 - 1
 
 _RARE = (
@@ -62,7 +61,7 @@ _RARE_ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 
 
 def event_line(at: float, event: Event) -> bytes:
-    """`at`: as `rounded` returns it, so that the line is short."""
+    """Encodes an event as a line. `at`: a result of `rounded`, to keep the line short."""
     stage = ""
     if event.__class__ is StageEvent:
         assert isinstance(event, StageEvent)
@@ -82,14 +81,14 @@ def read_line(text: bytes) -> tuple[float, Event]:
 
 
 def read_event(kind: str, stage: str, parts: Sequence[Any]) -> Event:
-    """The event of a parsed line. Raises one of PARSE_ERRORS."""
+    """Builds an event from a parsed line. Raises one of PARSE_ERRORS."""
     read = _READ.get(kind)
     event = read(*parts) if read is not None else _rare(kind, parts)
     return StageEvent(stage, event) if stage else event
 
 
 def line(row: list[Any]) -> bytes:
-    """A row as a line; its first element is a time."""
+    """Encodes a row as a line. Its first element is a time."""
     row[0] = rounded(row[0])
     return to_json(row) + b"\n"
 
@@ -103,7 +102,7 @@ def to_json(value: Any) -> bytes:
 
 
 def truncated(value: Any) -> Any:
-    """The value as JSON data, with the beginnings of long texts."""
+    """The value as JSON data, with long texts cut."""
     if isinstance(value, str):
         more = f" ... ({len(value):,} characters)"
         return value if len(value) <= _MAX_RECORDED else value[: _MAX_RECORDED - len(more)] + more
@@ -140,7 +139,8 @@ def _finished(event: AgentFinished) -> Sequence[Any]:
 
 
 def answer_preview(result: AgentResult) -> str:
-    """The beginning of the answer, as JSON unless it is text; of the last reply, if the agent failed."""
+    """The beginning of the answer: a text as it is, other answers as JSON. For a failed agent, the beginning of the
+    last reply."""
     if result.error is None and isinstance(result.output, str):
         return result.output[:MAX_TEXT]
     if result.error is not None:
@@ -152,8 +152,8 @@ def answer_preview(result: AgentResult) -> str:
 
 
 def input_preview(value: Any) -> str:
-    """The beginning of an input: of a text itself, of a mapping its fields and their values. Called for every agent:
-    comparing classes costs no call."""
+    """The beginning of an input: a text as it is, a mapping as its fields and their values. Called for every agent, so
+    it compares classes, which costs no call."""
     if value.__class__ is str:
         return value[:MAX_TEXT]
     if value.__class__ is not dict and not isinstance(value, Mapping):
@@ -184,7 +184,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _rare(kind: str, parts: Sequence[Any]) -> Event:
-    """Raises ValueError for an event type of a newer version."""
+    """Decodes rare events. Raises ValueError for an event type of a newer version."""
     adapter = _RARE_ADAPTERS.get(kind)
     if adapter is None:
         [known] = [each for each in _RARE if each.__name__ == kind]
@@ -207,7 +207,8 @@ def _read_finished(
     index: int, key: str, resumed: bool, preview: str, error: Any, usage: list[int], turns: int, calls: list[Any],
     queued: float, seconds: float, compactions: int, finish: FinishReason | None, received: str | None,
 ) -> Event:  # fmt: skip
-    """A finish reason that only a newer version knows is left out."""
+    """`finish`, `received`: missing in a log of an older version. An unknown finish reason of a newer version is
+    ignored."""
     reason = None if error is None else _error(*error)
     finish = finish if finish in _FINISHES else None
     result = AgentResult(
@@ -218,7 +219,7 @@ def _read_finished(
 
 
 def _error(kind: str, message: str, retryable: bool) -> AgentError:
-    """An error of a kind that only a newer version knows becomes an internal error."""
+    """Decodes an error. A kind that only a newer version knows becomes an internal error."""
     if kind in _KINDS:
         return AgentError(ErrorKind(kind), message, retryable)
     return AgentError(ErrorKind.INTERNAL, f"{kind}: {message}", retryable)
@@ -239,7 +240,7 @@ _PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
     Notice: lambda event: (Notice(event.text[:MAX_TEXT]),),
     WorkerEvent: lambda event: (event.worker, type(event.event).__name__, *_parts(event.event)),
 }
-"""Encoders of event types. All others are encoded whole: orjson serializes dataclasses."""
+"""Encoders by event type. Events of other types are encoded whole: orjson serializes dataclasses."""
 _READ: dict[str, Callable[..., Event]] = {
     "AgentStarted": AgentStarted,
     "TurnStarted": TurnStarted,
@@ -261,12 +262,12 @@ def _records(calls: list[Any]) -> tuple[CallRecord, ...]:
 
 
 def rounded(seconds: float) -> float:
-    """Seconds with four decimals, like round(seconds, 4) in a third of the time. Frequent events do it inline."""
+    """Rounds to four decimals like round(seconds, 4), in a third of the time. Frequent events do it inline."""
     return round(seconds * 1e4) / 1e4
 
 
 def _json_safe(value: Any) -> Any:
-    """The value with everything replaced that JSON cannot represent."""
+    """The value, with everything replaced that JSON cannot represent."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, int) and not isinstance(value, bool):

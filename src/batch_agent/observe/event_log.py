@@ -1,6 +1,6 @@
 """Event log of a run: a file with one event per line, from which the report and the live page are built.
 
-Conversations and tool results are not in it; they are in the checkpoint."""
+Conversations and tool results are in the checkpoint instead."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ def opened_line(at: float) -> bytes:
 
 
 def closed_line(at: float, opened: float) -> bytes:
-    """Last line of a process that was not killed. `opened`: its start; another process may have started since."""
+    """Last line of a process that was not killed. `opened`: its start time; another process may have started since."""
     return line([at, _CLOSED, "", rounded(opened)])
 
 
@@ -44,7 +44,7 @@ class LogReader:
         self.processes: list[float] = []
         """Start times of the processes."""
         self.is_closed = False
-        """Whether the last process closed the log; one that was killed did not."""
+        """Whether the last process closed the log. A killed process does not."""
 
     @property
     def seconds(self) -> float:
@@ -52,12 +52,12 @@ class LogReader:
         return self._last
 
     def is_replaced(self) -> bool:
-        """Whether another file has replaced the one that was read. Raises FileNotFoundError."""
+        """Whether the file that was read has been replaced. Raises FileNotFoundError."""
         with self._path.open("rb") as file:
             return file.read(len(self._head)) != self._head
 
     def read(self) -> Iterator[tuple[float, Event]]:
-        """New events. An incomplete line is left for the next call; one that cannot be parsed is skipped. Raises
+        """New events. Leaves an incomplete line for the next call, and skips a line that cannot be parsed. Raises
         FileNotFoundError if there is no log, and StoreError for a log of a newer version."""
         with self._path.open("rb") as file:
             file.seek(self._position)
@@ -75,7 +75,7 @@ class LogReader:
                     yield self._last, event
 
     def _event(self, at: float, kind: str, stage: str, *parts: Any) -> Event | None:
-        """The event of a line; None for a line that is not an event. Raises StoreError and PARSE_ERRORS."""
+        """The event of a line; None if the line is not an event. Raises StoreError and PARSE_ERRORS."""
         if kind in (_OPENED, _CLOSED):
             self._process_boundary(kind, at, *parts)
             return None

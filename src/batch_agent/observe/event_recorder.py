@@ -24,9 +24,9 @@ _log = logging.getLogger("batch_agent")
 
 
 class EventRecorder:
-    """A sink that writes the event log. It opens the file when the run starts, because another process may be using the
-    directory before. A write error ends the log, never the run. Writes are unbuffered, so that a fork of the process
-    does not write them again."""
+    """Sink that writes the event log. It opens the file when the run starts, because another process may use the
+    directory until then. A write error ends the log, never the run. Writes are unbuffered, so that a fork of the
+    process cannot repeat them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
@@ -34,8 +34,8 @@ class EventRecorder:
         self._lines = bytearray()
         self._file: FileIO | None = None
         self._view: RunView | None = None
-        """For the report, if the whole log is written by this process: reading it again would take as long as writing
-        it."""
+        """View for the report, if this process writes the whole log: reading the log again would take as long as
+        writing it."""
         self._opened = self._last = 0.0
         self._failed = False
 
@@ -78,7 +78,7 @@ class EventRecorder:
     def _open(self) -> None:
         try:
             make_private_dir(self._folder)
-            is_truncated = _is_truncated(self._folder / FILE)  # by a kill during a write
+            is_truncated = _is_truncated(self._folder / FILE)  # true if a process was killed during a write
             self._file = FileIO(open_private(self._folder / FILE, os.O_WRONLY | os.O_APPEND), "a")
             is_new = self._file.tell() == 0
         except OSError as error:

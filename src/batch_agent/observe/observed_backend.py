@@ -12,7 +12,7 @@ from ..core.requests import CallDelta, Delta, EncodedRequest, Exchange, Finished
 
 
 def encoded_request(backend: Backend, request: Request) -> EncodedRequest:
-    """A request as the backend sends it; the data that `Backend.stream` receives if the backend does not tell."""
+    """The request as the backend sends it; the data that `Backend.stream` receives if the backend cannot tell."""
     if isinstance(backend, EncodesRequests):
         return backend.encode(request)
     prompt, sampling = request.prompt, request.sampling
@@ -31,7 +31,7 @@ def encoded_request(backend: Backend, request: Request) -> EncodedRequest:
 
 class ObservedBackend:
     """Backend that the caller has opened. What it sends is unknown, so an exchange has the data of the request, and the
-    text and the calls of the reply."""
+    text and calls of the reply."""
 
     def __init__(self, backend: Backend, observe: RequestObserver) -> None:
         self._backend = backend
@@ -72,7 +72,7 @@ class ObservedBackend:
 
 
 class StageBackend:
-    """Backend of one stage of a flow: its requests have the name of the stage."""
+    """Backend of one stage of a flow. Labels its requests with the name of the stage."""
 
     def __init__(self, backend: Backend, stage: str) -> None:
         self._backend = backend
@@ -93,7 +93,7 @@ class StageBackend:
 
 
 class _Recorded:
-    """The reply, as far as it was read."""
+    """The reply, as far as it has been read."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []

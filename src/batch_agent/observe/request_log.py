@@ -19,10 +19,10 @@ Notify = Callable[[str], None]
 
 
 class RequestLog:
-    """Observer of the requests of a run, a flow or a pool. An attempt of a turn is numbered from 1."""
+    """Observer of the requests of a run, a flow or a pool. Attempts of a turn are numbered from 1."""
 
     def __init__(self, path: Path | None, notify: Notify) -> None:
-        """`path`: the file; None: the DEBUG log only. Raises SpecError if the file cannot be written."""
+        """`path`: the log file; None logs at DEBUG only. Raises SpecError if the file cannot be written."""
         self._file = None if path is None else _LogFile(path, notify)
         self._logs = _log.isEnabledFor(logging.DEBUG)
         self._attempts: dict[tuple[str, str], tuple[int, int]] = {}
@@ -55,8 +55,8 @@ class RequestLog:
 
 
 def read_request_log(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The lines of a request log, oldest first. A line that a killed process or a full disk left incomplete is
-    skipped. Raises OSError."""
+    """The lines of a request log, oldest first. Skips lines that a killed process or a full disk left incomplete.
+    Raises OSError."""
     with Path(path).expanduser().open("rb") as file:
         for line in file:
             try:
@@ -68,7 +68,7 @@ def read_request_log(path: str | Path) -> Iterator[dict[str, Any]]:
 
 
 class _LogFile:
-    """File to which whole lines are appended. Several processes may append to one file."""
+    """File to which whole lines are appended, possibly by several processes."""
 
     def __init__(self, path: Path, notify: Notify) -> None:
         self._path = path
@@ -81,7 +81,7 @@ class _LogFile:
         self._is_torn = _is_torn_file(self._fd)
 
     def append(self, line: bytes) -> None:
-        """Writes a line. If the disk is full, warns once and closes the file: the run continues without it."""
+        """Writes a line. If the disk is full, warns once and closes the file; the run continues without it."""
         if self._fd is None:
             return
         left = memoryview(b"\n" + line if self._is_torn else line)
@@ -157,7 +157,7 @@ def _sender(request: Request) -> str:
 
 
 def _tokens(usage: Usage) -> dict[str, int]:
-    """Tokens of a request. Those that a provider wrote to its cache only where there are any."""
+    """Tokens of a request. Tokens written to the provider's cache are included only if there are any."""
     written = {"written": usage.written, "written_hour": usage.written_hour}
     tokens = {"input": usage.input, "cached": usage.cached, "output": usage.output}
     return tokens | {name: count for name, count in written.items() if count}

@@ -44,13 +44,13 @@ class Failures:
 
 @dataclass(slots=True)
 class Tokens:
-    """Mutable token usage: adding frozen `Usage` objects for each turn would cost more than all other counting."""
+    """Mutable token usage. Adding frozen `Usage` objects for each turn would cost more than all other counting."""
 
     input: int = 0
     cached: int = 0
     output: int = 0
     billed: Usage = NO_USAGE
-    """Usage with prices of its own: cache writes, long prompts, other lanes."""
+    """Rare parts of the usage: cache writes, long prompts, other lanes."""
 
     def add(self, usage: Usage) -> None:
         self.input += usage.input
@@ -67,14 +67,14 @@ class Tokens:
 
 @dataclass(slots=True)
 class RunStats:
-    """Statistics of one run, or of one stage of a flow. Mutable: updated by each event."""
+    """Statistics of one run, or of one stage of a flow. Mutable: every event updates it."""
 
     run: RunStarted | None = None
     done: int = 0
     resumed: int = 0
     turns: int = 0
     tool_calls: int = 0
-    """Calls of the finished agents."""
+    """Tool calls of the finished agents."""
     tool_sources: Counter[str] = field(default_factory=Counter)
     """The same calls by the source of their results."""
     calls_by_tool: Counter[str] = field(default_factory=Counter)
@@ -89,11 +89,11 @@ class RunStats:
     truncated: int = 0
     """Answers that were cut at max_tokens."""
     spent: float = 0.0
-    """US dollars, if the run has a budget and a price."""
+    """Spending in US dollars, if the run has a budget and a price."""
     scheduling: Scheduling | None = None
     """Known at the end of the run."""
     prefix: PrefixReport | None = None
-    """Predicted prefix sharing; at the end also as measured."""
+    """Prefix sharing as predicted; at the end also as measured."""
     added: int = 0
     """Agents of inputs that were added during the run."""
 
@@ -157,7 +157,8 @@ class RunStats:
 
 
 class CapacityTotals:
-    """Load of backends over all workers: what each worker uses adds up, what the server reports is the same for all."""
+    """Load of backends over all workers. The workers' own use is added up; what the server reports is the same for
+    all."""
 
     def __init__(self) -> None:
         self._last: dict[str, dict[str, LoadSampled]] = {}
@@ -197,7 +198,8 @@ _MIN_COUNT = 5
 
 
 class RateEstimator:
-    """Rate of a growing count over the last minute; over the whole time, if too little happened in the last minute."""
+    """Rate of a growing count over the last minute, or over the whole time if too little happened in the last
+    minute."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, float]] = deque()

@@ -22,7 +22,7 @@ _FORMATTER = logging.Formatter()
 
 
 def make_safe(log: logging.Logger) -> None:
-    """Removes control characters from the messages and tracebacks of a logger, from now on."""
+    """Removes control characters from the messages and tracebacks of a logger from now on."""
     log.addFilter(_safe)  # adding it twice has no effect
 
 

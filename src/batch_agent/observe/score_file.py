@@ -13,14 +13,14 @@ from ..scores.score_book import AnswerScores
 
 SCORES, COMPARISONS = "scores.json", "comparisons.json"
 MODEL_PREFIX = "model."
-"""Begins the name of the directory of each model, in the checkpoint of a run with `models=`."""
+"""Prefix of the directory names of models, in the checkpoint of a run with `models=`."""
 _MAX_CHANGED = 200
-"""Changed inputs that the report shows."""
+"""Maximum number of changed inputs that the report shows."""
 
 
 def save_scores(folder: Path, scores: AnswerScores) -> None:
-    """Replaces the scores of these scorers in a checkpoint, and keeps those of others. Raises StoreError for a file
-    that cannot be read, and SpecError for one that cannot be written."""
+    """Replaces the scores of these scorers in a checkpoint, and keeps the scores of others. Raises StoreError for a
+    file that cannot be read, and SpecError for one that cannot be written."""
     path = folder / SCORES
     data = merge_scores(_read(path), scores, str(path))
     with atomic_write(path, is_private=True) as file:
@@ -28,7 +28,7 @@ def save_scores(folder: Path, scores: AnswerScores) -> None:
 
 
 def merge_scores(known: bytes | None, scores: AnswerScores, name: str = SCORES) -> bytes:
-    """A score file with these scores, and what else it has. `known`: the file so far. Raises StoreError."""
+    """A score file with these scores added to `known`, the file so far. Raises StoreError."""
     names = {name for found in scores.values() for name in found}
     merged: dict[tuple[str, int], dict[str, float | None]] = {}
     for answer, found in _scores(_parse(known, name)).items():
@@ -40,7 +40,7 @@ def merge_scores(known: bytes | None, scores: AnswerScores, name: str = SCORES) 
 
 
 def load_scores(folder: Path) -> AnswerScores:
-    """The scores of a checkpoint; none if it has no file. Raises StoreError for a file that cannot be read."""
+    """The scores of a checkpoint; empty if it has no score file. Raises StoreError for a file that cannot be read."""
     return _scores(_load(folder / SCORES))
 
 
@@ -49,7 +49,7 @@ def _scores(found: Mapping[str, Any]) -> AnswerScores:
 
 
 def scores_by_model(folder: Path) -> dict[str, AnswerScores]:
-    """The scores of a checkpoint by model, of a run with `models=`; those of other runs by "". Raises StoreError."""
+    """The scores of a checkpoint by model. The model is "" for a run without `models=`. Raises StoreError."""
     found = {"": folder, **{each.parent.name: each.parent for each in sorted(folder.glob(f"*/{SCORES}"))}}
     return {
         unquote(name.removeprefix(MODEL_PREFIX)): load_scores(own)
@@ -59,7 +59,7 @@ def scores_by_model(folder: Path) -> dict[str, AnswerScores]:
 
 
 def recorded_metrics(folder: Path) -> dict[str, dict[str, Metric]]:
-    """Metrics of the scores in a checkpoint, by model, of a run with `models=`, and by scorer. Raises StoreError."""
+    """Metrics of the scores in a checkpoint, by model (with `models=`) and scorer. Raises StoreError."""
     metrics = {
         model: metrics_of((key, each) for (key, _), each in scores.items())
         for model, scores in scores_by_model(folder).items()
@@ -68,8 +68,8 @@ def recorded_metrics(folder: Path) -> dict[str, dict[str, Metric]]:
 
 
 def score_columns(folder: Path, answers: Sequence[tuple[str, str, int] | None]) -> dict[str, list[float | None]]:
-    """Scores of answers, by scorer, for the page of a report; none if the file cannot be read. `answers`: model, key
-    and sample of each; None for a row without an answer."""
+    """Score columns by scorer, for the page of a report; empty if the file cannot be read. `answers`: model, key and
+    sample of each row; None for a row without an answer."""
     try:
         known = scores_by_model(folder)
     except StoreError:
@@ -89,19 +89,19 @@ def metric_lines(folder: Path) -> list[str]:
 
 
 def save_comparisons(folder: Path, comparisons: Sequence[Mapping[str, Any]]) -> None:
-    """Keeps comparisons with other runs, or of models, for the report. Raises SpecError for a file that cannot be
+    """Stores comparisons with other runs or between models, for the report. Raises SpecError for a file that cannot be
     written."""
     with atomic_write(folder / COMPARISONS, is_private=True) as file:
         file.write(dumps({"format": 1, "comparisons": comparisons}))
 
 
 def load_comparisons(folder: Path) -> list[Mapping[str, Any]]:
-    """The comparisons that were kept. Raises StoreError."""
+    """The stored comparisons. Raises StoreError."""
     return list(_load(folder / COMPARISONS).get("comparisons", ()))
 
 
 def evaluation_json(folder: Path) -> dict[str, Any]:
-    """Metrics and comparisons of a checkpoint, for the page of its report; none if its files cannot be read."""
+    """Metrics and comparisons of a checkpoint, for the page of its report; empty if its files cannot be read."""
     try:
         return _evaluation(folder)
     except StoreError:

@@ -61,8 +61,8 @@ class StageEvents:
 
 
 class FanOutSink:
-    """A sink that passes events to several sinks, and opens and closes those that are context managers. A sink that
-    raises gets no more events, with a warning in the log, and is closed with the others: a sink cannot end a run."""
+    """Sink that passes events to several sinks, and opens and closes those that are context managers. A sink that
+    raises gets no more events, with a warning in the log, and is closed with the others: no sink can end a run."""
 
     def __init__(self, sinks: Iterable[EventSink]) -> None:
         self.sinks = tuple(sinks)
@@ -79,7 +79,7 @@ class FanOutSink:
                 self._disable(sink)
 
     def emit_at(self, at: float, event: Event) -> None:
-        """Emits an event of an earlier time, by `time.monotonic`. Sinks without times get it now."""
+        """Emits a past event with its time, by `time.monotonic`. Sinks that take no times get it now."""
         for sink in self._active:
             try:
                 if isinstance(sink, BackgroundSink):
@@ -95,7 +95,7 @@ class FanOutSink:
         with ExitStack() as opened:
             for sink in self.sinks:
                 if isinstance(sink, AbstractContextManager):
-                    sink.__enter__()  # before any request is sent: an error is the caller's to fix
+                    sink.__enter__()  # before any request is sent, so that the caller can fix an error
                     opened.push(partial(_close, sink))
             self._open = opened.pop_all()
         return self

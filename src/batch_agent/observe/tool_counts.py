@@ -33,7 +33,8 @@ class ToolCount:
 
 
 class ToolCounts:
-    """Counts of all tools, as agents get their results; at the end also the statistics of the tools themselves."""
+    """Counts of all tools, collected as agents get their results, and completed at the end by the tools' own
+    statistics."""
 
     def __init__(self) -> None:
         self.by_tool: dict[str, ToolCount] = {}

@@ -1,7 +1,6 @@
 """Schemas and instructions of action mode, in which a model replies with one JSON object per turn.
 
-A schema is enforced by the server where it can, and otherwise described in the prompt.
-"""
+A schema is enforced by the server if it can, and otherwise described in the prompt."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,7 +20,7 @@ _PYTHON_NAMES = {
     "object": "dict",
     "null": "None",
 }
-"""Python names of JSON types: models know signatures in this form from their training data."""
+"""Python names of JSON types: models know this form of signatures from their training data."""
 
 
 def turn_schema(tools: Iterable[ToolSpec], answer: JsonSchema) -> JsonSchema:
@@ -48,7 +47,7 @@ def _calls(tools: Iterable[ToolSpec], definitions: dict[str, Any]) -> list[JsonS
         closed_object(
             {
                 ACTION_TOOL: {"const": tool.name},
-                # The prefix keeps a tool named "final" apart from the answer.
+                # The prefix distinguishes a tool named "final" from the answer.
                 ACTION_ARGUMENTS: embed(tool.parameters, f"{ACTION_TOOL}.{tool.name}", definitions),
             }
         )
@@ -57,8 +56,8 @@ def _calls(tools: Iterable[ToolSpec], definitions: dict[str, Any]) -> list[JsonS
 
 
 def instructions(tools: Iterable[ToolSpec]) -> str:
-    """Description of the tools for the system prompt. It is short, and phrased so that a model of 135M parameters
-    follows it; docs/embedded-model.md has the measurements."""
+    """Description of the tools for the system prompt. Short, and phrased so that a model of 135M parameters follows it;
+    docs/embedded-model.md has the measurements."""
     return "\n".join(
         [
             "You use tools. Reply with one JSON object.",
@@ -109,5 +108,5 @@ def is_enforced(schema: JsonSchema, traits: Traits) -> bool:
 
 
 def schema_instruction(schema: JsonSchema) -> str:
-    """Text that describes the schema in the prompt, for servers that do not enforce it."""
+    """Description of the schema in the prompt, for servers that do not enforce it."""
     return "Answer with JSON only, no other text. It must fit this JSON schema:\n" + orjson.dumps(schema).decode()

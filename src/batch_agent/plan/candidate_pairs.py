@@ -1,7 +1,7 @@
 """Candidate pairs: texts that share enough tokens to be worth a comparison.
 
-An exact join by the similarity of token sets (Jaccard). A pair can reach the similarity only if the rarest tokens of
-both overlap, so that only the texts behind those few tokens are compared (prefix filtering)."""
+An exact join by the Jaccard similarity of token sets. A pair can reach the similarity only if the rarest tokens of both
+texts overlap, so only texts that share one of those few tokens are compared (prefix filtering)."""
 
 import math
 import re
@@ -14,7 +14,7 @@ _GRAM = 3
 
 
 class TooManyPairs(ValueError):
-    """More pairs than the caller permits."""
+    """Raised if there are more pairs than the caller permits."""
 
 
 Pair = tuple[int, int]
@@ -22,7 +22,7 @@ Pair = tuple[int, int]
 
 
 def tokens_of(text: str) -> frozenset[str]:
-    """Words, and sequences of three characters of each, so that spellings that differ a little share tokens."""
+    """Words and their sequences of three characters, so that slightly different spellings share tokens."""
     found: set[str] = set()
     for word in _WORD.findall(text.casefold()):
         padded = f" {word} "
@@ -31,8 +31,8 @@ def tokens_of(text: str) -> frozenset[str]:
 
 
 def similar_pairs(texts: Sequence[str], similarity: float, most: int, split: int | None = None) -> list[Pair]:
-    """All pairs of texts whose token sets have at least this Jaccard similarity. `split`: only pairs of one text before
-    this index and one from it on. Raises TooManyPairs."""
+    """All pairs of texts whose token sets have at least this Jaccard similarity. `split`: limits pairs to one text
+    before this index and one from it on. Raises TooManyPairs."""
     sets = [tokens_of(text) for text in texts]
     counts = Counter(chain.from_iterable(sets))
     rank = {token: number for number, token in enumerate(sorted(counts, key=lambda token: (counts[token], token)))}
@@ -67,7 +67,7 @@ def pairs_by_key(keys: Sequence[Iterable[Hashable]], most: int, split: int | Non
 
 
 def clusters(count: int, pairs: Iterable[Pair]) -> list[list[int]]:
-    """The groups of `count` items that the pairs connect, directly or through others; in order of their first item."""
+    """The groups of `count` items that pairs connect, directly or through others, in order of their first item."""
     parent = list(range(count))
 
     def root(item: int) -> int:
@@ -86,7 +86,7 @@ def clusters(count: int, pairs: Iterable[Pair]) -> list[list[int]]:
 
 
 def _prefix(size: int, similarity: float) -> int:
-    """Number of the rarest tokens of a set that decide whether it can be similar to another one."""
+    """Number of a set's rarest tokens that decide whether it can be similar to another set."""
     return size - math.ceil(similarity * size - 1e-9) + 1 if size else 0
 
 

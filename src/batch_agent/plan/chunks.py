@@ -1,4 +1,4 @@
-"""Chunks of a long input: where its text is cut, the task of each chunk, and the task that merges the answers."""
+"""Chunks of a long input: where its text is split, the task of each chunk, and the task that merges the answers."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -31,15 +31,15 @@ _CUT_AFTER = tuple(
 )
 _MIN_CHARS = 2
 _SLACK_DIVISOR = 4
-"""A chunk may be longer or shorter than average by one part in this many, for a cut at a larger structure."""
+"""A chunk may deviate from the average length by one part in this many, for the sake of a cut at a larger structure."""
 _UNITS_PER_CHUNK = 32
-"""Units smaller than a chunk by this factor are taken together: a text may have millions of lines."""
+"""Units smaller than a chunk by this factor are combined: a text may have millions of lines."""
 
 
 def split(text: str, max_chars: int) -> list[str]:
-    """Splits a text into chunks of about equal length, at most `max_chars`, that together are the text.
+    """Splits a text into consecutive chunks of about equal length, at most `max_chars`.
 
-    A cut is made at the largest structure that leaves chunks small enough: headings and top-level definitions, then
+    Cuts are made at the largest structure that leaves chunks small enough: headings and top-level definitions, then
     paragraphs, lines, sentences, spaces, and only then anywhere. Raises ValueError below two characters."""
     if max_chars < _MIN_CHARS:
         raise ValueError(f"max_chars must be at least {_MIN_CHARS}; got {max_chars}.")
@@ -87,8 +87,8 @@ def _split_anywhere(text: str, max_chars: int, after: int) -> Iterator[tuple[int
 
 
 def _even_cuts(ends: Sequence[int], levels: Sequence[int], max_chars: int) -> list[int]:
-    """Ends of as few chunks as possible, chosen from the ends of pieces. Of the cuts near the end of an equal chunk,
-    the one at the largest structure is taken, otherwise the nearest."""
+    """Ends of the fewest possible chunks, chosen from the ends of pieces. Of the cuts near the end of an equal chunk,
+    takes the one at the largest structure, otherwise the nearest."""
     earliest = _earliest_cuts(ends, max_chars)
     cuts: list[int] = []
     at = 0
@@ -110,7 +110,7 @@ def _cut_cost(off: float, slack: float, level: int) -> tuple[bool, float, float]
 
 
 def _earliest_cuts(ends: Sequence[int], max_chars: int) -> list[int]:
-    """Earliest end of each chunk that leaves the chunks after it short enough."""
+    """Earliest end of each chunk that leaves the following chunks short enough."""
     cuts = [ends[-1]]
     while cuts[-1] > max_chars:
         cuts.append(ends[bisect_left(ends, cuts[-1] - max_chars)])
@@ -119,14 +119,15 @@ def _earliest_cuts(ends: Sequence[int], max_chars: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class TextField:
-    """Text of an input that is split, and its path in the input. Without steps, the input itself is the text."""
+    """Text of an input that is split, and its path in the input. An empty path means that the input itself is the
+    text."""
 
     text: str
     steps: tuple[str, ...] = ()
 
 
 def longest_text(value: Any, fields: Sequence[str]) -> TextField | None:
-    """Longest text among the fields that the task uses; None if none is text."""
+    """Longest text among the fields that the task uses; None if no field is text."""
     if isinstance(value, str):
         return TextField(value)
     found = [field for path in fields if (field := _at(value, path)) is not None]
@@ -134,7 +135,7 @@ def longest_text(value: Any, fields: Sequence[str]) -> TextField | None:
 
 
 def with_text(value: Any, steps: Sequence[str], text: str) -> Any:
-    """Copy of the input with another text at the path `steps`."""
+    """Copy of the input with the text at the path `steps` replaced."""
     if not steps:
         return text
     first, *others = steps
@@ -159,7 +160,7 @@ def _members(value: Any) -> Mapping[Any, Any]:
 
 
 def placeholder(parts: int) -> str:
-    """Placeholder in a task for the text that was split."""
+    """Placeholder for the split text in a task."""
     return f"[given in {parts} parts]"
 
 

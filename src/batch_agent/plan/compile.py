@@ -1,4 +1,4 @@
-"""Compiler of a spec and the traits of its backend into the plan of a run: its agent configuration and its jobs."""
+"""Compiler of a spec and the traits of its backend to the plan of a run: its agent configuration and its jobs."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ from .template import MARK_OPEN, BadInput, without_marks
 
 _TEXT: JsonSchema = {"type": "string"}
 PLAIN = frozenset({str, int, float, bool, type(None)})
-"""Types of values that are not images, as those of nearly all inputs."""
+"""Types of values that are not images. Nearly all inputs have only these."""
 
 
 class Plan:
@@ -48,22 +48,22 @@ class Plan:
         self._images = images
         self._names_images = bool(spec.rows.images)
         self.question = _question(spec, layout, config, tools, stage)
-        """Everything apart from the input that can change an answer, as JSON data."""
+        """Everything except the input that can change an answer, as JSON data."""
         self.description = {**_request_format(config), "backend": backend, "question": self.question}
-        """Question, request format and limits for this server, as a checkpoint stores them."""
+        """Question, request format and limits for this server, as stored in a checkpoint."""
         if spec.evaluation.samples > 1:
             self.description["samples"] = spec.evaluation.samples
         self.layout = layout
         self.references_at = last_line_end(layout.lead)
-        """Where references are inserted into the tasks, in characters."""
+        """Position in the task where references are inserted, in characters."""
         run, field = fingerprint(self.question), spec.rows.key
         self._has_samples = spec.evaluation.samples > 1
         self._run, self._key_field = run, field
         self._keys: Keys | RowKeys = Keys(run) if field is None else RowKeys(run, field, layout.template.cells)
 
     def keys(self, values: Iterable[Any]) -> Iterator[str | None]:
-        """The keys that the jobs of these inputs have, without their samples; the values are in the order in which they
-        run. None for an input that has no agent, or whose images would have to be read."""
+        """The keys of the jobs of these inputs, without samples. `values`: in run order. None for an input that has no
+        agent or whose images would have to be read."""
         field, cells = self._key_field, self.layout.template.cells
         keys = Keys(self._run) if field is None else RowKeys(self._run, field, cells)
         for value in values:
@@ -73,7 +73,7 @@ class Plan:
                 yield None
 
     def job(self, index: int, value: Any, sample: int = 0) -> Job:
-        """Job of one input, or of one of its samples, which follow each other. If the input does not fit the task, the
+        """The job of an input, or of one of its samples, which are consecutive. If the input does not fit the task, the
         job carries the error."""
         try:
             task, shared = self.layout.task(index, value)
@@ -88,7 +88,7 @@ class Plan:
         return Job(index, self._keys.key(value, sample), value, task, shared=shared, references_at=references_at)
 
     def reads_images(self, value: Any) -> bool:
-        """Whether `job` reads files of this input, and so may block."""
+        """Whether `job` reads files of this input, so that it may block."""
         if type(value) is dict and not self._names_images and PLAIN.issuperset(map(type, value.values())):
             return False
         try:
@@ -128,8 +128,8 @@ def compile_plan(
     tool_mode: ToolMode | None = None,
     identify: Identify | None = None,
 ) -> Plan:
-    """Plan of a run. `tool_mode`: that of a checkpoint with answers to the same question. `identify`: reads an image;
-    None: images are known by their names only. Raises SpecError."""
+    """Compiles the plan of a run. `tool_mode`: that of a checkpoint with answers to the same question. `identify`:
+    reads an image; None identifies images by name only. Raises SpecError."""
     config = _agent_config(spec, tools, output, traits, may_start_early, tool_mode)
     distribution = spec.distribution
     is_shared = (distribution.store, distribution.cluster) != (None, None)
@@ -226,8 +226,8 @@ def _as_object(schema: JsonSchema) -> JsonSchema:
 def _question(
     spec: BatchSpec, layout: Layout, config: AgentConfig, tools: tuple[ToolSpec, ...], stage: str
 ) -> dict[str, Any]:
-    """Everything that can change an answer. Excludes the address and traits of the server, and limits, which cannot
-    change an existing answer."""
+    """Everything that can change an answer. Excludes the server's address and traits, and limits, which cannot change
+    an existing answer."""
     task, runtime = spec.task, spec.runtime
     sampling = _as_dict(config.sampling)
     del sampling["max_tokens"]
@@ -264,5 +264,5 @@ def _request_format(config: AgentConfig) -> dict[str, Any]:
 
 
 def _as_dict(settings: Sampling | ToolSpec) -> dict[str, Any]:
-    """As `dataclasses.asdict`, without copies of what the fields hold."""
+    """Like `dataclasses.asdict`, without copying the values of fields."""
     return {field.name: getattr(settings, field.name) for field in fields(settings)}

@@ -10,11 +10,11 @@ from .field_paths import nearest
 from .template import BadInput, Template, is_name, names_in
 
 _MAX_INPUTS = 1_000
-"""Inputs that are searched for a field named like text in braces."""
+"""Maximum number of inputs that are searched for a field named like text in braces."""
 _MIN_SIMILARITY = 0.75
-"""Similarity from which text in braces is taken for a misspelt field."""
+"""Similarity above which text in braces is taken for a misspelt field."""
 _CODE = re.compile(r"""["']|[,;](?:\s|$)""")
-"""Text in braces with quotes, or with several members: `{text, label}`, `{text: string; n: number}`."""
+"""Text in braces that contains quotes or several members: `{text, label}`, `{text: string; n: number}`."""
 _IN_BRACES = re.compile(r"\{ ?([^\W\d]\w*) ?\}")
 
 
@@ -32,7 +32,7 @@ def resolve_uncertain_fields(template: Template, inputs: Sequence[Any]) -> Templ
 
 
 def check_first_input(template: Template, value: Any) -> list[str]:
-    """Check of the task against the first input. Returns the names in braces that are sent as text. Raises SpecError if
+    """Checks the task against the first input. Returns the names in braces that are sent as text. Raises SpecError if
     the task does not fit."""
     try:
         template.render(value)
@@ -42,7 +42,7 @@ def check_first_input(template: Template, value: Any) -> list[str]:
 
 
 def check_names(template: Template, names: Collection[str], where: str) -> list[str]:
-    """Check of text in braces against the names of fields alone. Returns the names in braces that are sent as text.
+    """Checks text in braces against the names of fields alone. Returns the names in braces that are sent as text.
     Raises SpecError if a field was probably meant."""
     uncertain = [path for path in dict.fromkeys(template.uncertain_fields) if path not in names]
     for text in uncertain:
@@ -55,7 +55,8 @@ def check_names(template: Template, names: Collection[str], where: str) -> list[
 
 
 def escaped_fields(template: Template, names: Collection[str]) -> list[str]:
-    """Fields that the task has only as text in braces: `{{text}}`, which other template languages read as a field."""
+    """Fields that occur in the task only as escaped braces: `{{text}}`, which other template languages read as a
+    field."""
     text = "".join([part if isinstance(part, str) else "\0" for part in template.parts])
     return sorted(set(_IN_BRACES.findall(text)).intersection(names).difference(template.fields))
 

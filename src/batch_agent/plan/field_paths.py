@@ -1,4 +1,4 @@
-"""Field paths of a task: `user.name`, `tags[0]`, `user["home address"]`, as str.format writes them."""
+"""Field paths of a task in the syntax of str.format: `user.name`, `tags[0]`, `user["home address"]`."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,13 +14,13 @@ PATH = r"""[^\W\d]\w*(?:\.\w+|\[(?:"[^"{}\n]*"|'[^'{}\n]*'|[^\[\]{}"'\n]+)\])*""
 _WHOLE = re.compile(PATH)
 _STEP = re.compile(r"""\.?(?P<name>\w+)|\[(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>[^\]]+))\]""")
 _OPAQUE = (ModuleType, type, FunctionType, GeneratorType, FrameType, CodeType, TracebackType)
-"""Types that are not data: their attributes expose the program itself."""
+"""Types that are not data. Their attributes expose the program itself."""
 _MAX_NAME_CHARS = 200
 _MAX_NAMES = 500
 
 
 class FieldMissing(LookupError):
-    """No value at a path."""
+    """Raised if there is no value at a path."""
 
     def __init__(self, nearest: str | None = None) -> None:
         super().__init__(nearest)
@@ -30,11 +30,11 @@ class FieldMissing(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class PathStep:
-    """One name of a path."""
+    """One name in a path."""
 
     name: str
     is_index: bool = False
-    """Written in brackets."""
+    """Whether it is written in brackets."""
 
     def after(self, path: str) -> str:
         return f"{path}[{self.name}]" if self.is_index else f"{path}.{self.name}" if path else self.name
@@ -54,13 +54,13 @@ def steps_of(path: str) -> tuple[PathStep, ...]:
 
 
 def root_of(path: str) -> str:
-    """The field that a path begins with."""
+    """The field with which a path begins."""
     return steps_of(path)[0].name
 
 
 def find(fields: Mapping[str, Any], path: str) -> Any:
-    """Value at a path; a field whose name is the whole path comes first. Raises FieldMissing, and any exception of a
-    property or an index of the user's object."""
+    """Value at a path. A field whose name is the whole path takes precedence. Raises FieldMissing, and any exception of
+    a property or an index of the user's object."""
     if path in fields:
         return fields[path]
     here: Any = fields
@@ -76,7 +76,7 @@ def find(fields: Mapping[str, Any], path: str) -> Any:
 
 
 def nearest(name: str, names: Iterable[Any], similar: float = 0.6) -> str | None:
-    """Name that was probably meant, if any. `similar`: least similarity; 1 is equal, ignoring case."""
+    """The name that was probably meant, if any. `similar`: minimum similarity; 1 means equal except for case."""
     if len(name) > _MAX_NAME_CHARS:
         return None
     known = {each.casefold(): each for each in islice(map(str, names), _MAX_NAMES) if len(each) <= _MAX_NAME_CHARS}

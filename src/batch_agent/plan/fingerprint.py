@@ -20,16 +20,16 @@ def fingerprint(shape: Mapping[str, Any]) -> bytes:
 
 
 class Keys:
-    """Generator of keys. Equal inputs are each answered, so each copy gets a key of its own."""
+    """Generator of keys. Equal inputs are all answered, so each copy gets a key of its own."""
 
     def __init__(self, run: bytes) -> None:
         self._run = blake2b(digest_size=12, key=run)
         self._seen = HashSet()
         self._copies: dict[int, int] = {}
-        """Copies of the inputs that were repeated."""
+        """Number of copies of each repeated input."""
 
     def key(self, value: Any, sample: int = 0, images: Sequence[str] = ()) -> str:
-        """Key of the next input. The samples of an input follow each other. `images`: digests of its images. Raises
+        """Key of the next input. The samples of an input are consecutive. `images`: digests of its images. Raises
         ValueError for an input that contains itself."""
         hashed = self._run.copy()
         hashed.update(canonical(value))
@@ -47,8 +47,8 @@ class Keys:
 
 
 def canonical(value: Any) -> bytes:
-    """Canonical encoding: the same bytes for equal values, in any order of keys. Raises ValueError for a value that
-    contains itself or is nested too deeply."""
+    """Canonical encoding: the same bytes for equal values, whatever the order of keys. Raises ValueError for a value
+    that contains itself or is nested too deeply."""
     if type(value) is dict and _SIMPLE.issuperset(map(type, value.values())):
         try:
             return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
@@ -75,11 +75,11 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if (image := as_image(value)) is not None:
         return {"Image": repr(image)}
-    # With its type, because the string "2024-01-01" is not the date.
+    # Includes the type, because the string "2024-01-01" is not the date.
     content = sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)
     return {type(value).__qualname__: content}
 
 
 _SIMPLE = frozenset({str, int, bool, type(None)})
-"""Types that orjson encodes canonically; most inputs hold nothing else."""
+"""Types that orjson encodes canonically. Most inputs contain nothing else."""
 _encode = json.JSONEncoder(default=_plain, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode

@@ -1,16 +1,16 @@
-"""Sets of hashes in few bytes: what a run keeps of each of its inputs."""
+"""Compact sets of hashes, for what a run keeps of each of its inputs."""
 
 from array import array
 from hashlib import blake2b
 
 _SEGMENTS = 64
 _FIRST_SIZE = 16
-"""Cells of a segment at first; always a power of two."""
+"""Initial number of cells in a segment. Always a power of two."""
 
 
 class HashSet:
-    """Set of numbers of 64 bits that are evenly distributed, as hashes are. Takes 12 to 24 bytes for each, where a set
-    takes 70 and a dict 100.
+    """Set of evenly distributed 64-bit numbers, such as hashes. Takes 12 to 24 bytes per number, where a set takes 70
+    and a dict 100.
 
     Open addressing. Segments grow one at a time, so that adding a number never takes long."""
 
@@ -35,7 +35,7 @@ class HashSet:
         return False
 
     def add(self, number: int) -> bool:
-        """Adds a number. False if it was there."""
+        """Adds a number. Returns False if it was already there."""
         number = number or 1  # 0 marks a free cell
         segment = number % _SEGMENTS
         cells = self._segments[segment]
@@ -48,10 +48,10 @@ class HashSet:
 
 
 class DigestSet:
-    """Set of texts, of which digests of 96 bits are kept: 18 to 36 bytes for each, where a set of strings takes 100.
+    """Set of texts, kept as digests of 96 bits. Takes 18 to 36 bytes per text, where a set of strings takes 100.
 
-    Two different texts are taken for equal with a probability of 1 in 10^17 among a million texts, and of 1 in 10^11
-    among a billion: the digests in the keys of agents have the same size."""
+    The probability that two different texts are taken for equal is 1 in 10^17 among a million texts, and 1 in 10^11
+    among a billion. The digests in agents' keys have the same size."""
 
     __slots__ = ("_counts", "_segments")
 
@@ -60,7 +60,7 @@ class DigestSet:
         self._counts = [0] * _SEGMENTS
 
     def add(self, text: str) -> bool:
-        """Adds a text. False if it was there."""
+        """Adds a text. Returns False if it was already there."""
         digest = blake2b(text.encode(errors="surrogatepass"), digest_size=12).digest()
         number = int.from_bytes(digest[:8]) or 1  # 0 marks a free cell
         at = number % _SEGMENTS
@@ -74,7 +74,7 @@ class DigestSet:
 
 
 class DigestTable:
-    """Digests as numbers of 64 and of 32 bits, in the same cells of two arrays."""
+    """Digests as numbers of 64 and 32 bits, in the same cells of two arrays."""
 
     __slots__ = ("numbers", "rests")
 

@@ -1,4 +1,4 @@
-"""Rules for the images of a run: what its server takes, and how an image is identified."""
+"""Rules for the images of a run: which images its server accepts, and how an image is identified."""
 
 from typing import Protocol
 
@@ -9,22 +9,22 @@ from .fingerprint import fingerprint
 
 
 class Identify(Protocol):
-    """Reads an image, and identifies it by its bytes. Blocks, and raises ValueError."""
+    """Reads an image and identifies it by its bytes. Blocks, and raises ValueError."""
 
     def __call__(self, image: Image, *, downloads: bool = False) -> ImageRef: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRules:
-    """The server's limits for images, and the reader of images."""
+    """The images that a server accepts, and how they are read."""
 
     traits: Traits
     identify: Identify
     is_shared: bool = False
-    """Agents may run in other processes, which have the files and not the memory of this one."""
+    """Whether agents may run in other processes, which have the files but not the memory of this one."""
 
     def checked(self, image: Image) -> ImageRef:
-        """Raises ValueError for an image that cannot be read, or that the server does not take."""
+        """Raises ValueError for an image that cannot be read or that the server does not accept."""
         traits = self.traits
         if traits.images is False:
             raise ValueError(no_images(traits))
@@ -53,7 +53,7 @@ class ImageRules:
 
 
 def no_images(traits: Traits) -> str:
-    """The problem, and what to do about it, of a run with images whose server takes none."""
+    """Error message for a run with images whose server accepts none."""
     return (
         f"The task has images, but {traits.model!r} on {traits.name} takes none. Use a model that reads images (on "
         "vLLM and SGLang: Qwen-VL, Gemma 3, LLaVA), or leave the field out of the task"
@@ -61,5 +61,5 @@ def no_images(traits: Traits) -> str:
 
 
 def name_only(image: Image, *, downloads: bool = False) -> ImageRef:
-    """An image that is not read, for plans of which nothing is sent."""
+    """An image that is not read, for plans that are not sent."""
     return ImageRef(fingerprint({"image": repr(image)}).hex(), path=image.path, url=image.url)

@@ -22,7 +22,7 @@ def to_jsonable(value: Any) -> Any:
         return to_jsonable(value.model_dump())
     if isinstance(value, Mapping):
         return {_key(key): to_jsonable(part) for key, part in value.items()}
-    if isinstance(value, set | frozenset):  # their order differs between processes
+    if isinstance(value, set | frozenset):  # its order differs between processes
         return sorted(map(to_jsonable, value), key=repr)
     if isinstance(value, list | tuple):
         return [to_jsonable(part) for part in value]
@@ -36,7 +36,7 @@ def _key(key: Any) -> str:
 
 
 def _leaf(value: Any) -> Any:
-    """Dates, other numbers, bytes and enums, as Pydantic writes them in JSON."""
+    """Converts dates, other numbers, bytes and enums in the same way as Pydantic."""
     if (image := as_image(value)) is not None:
         return _image_fields(image)
     from pydantic_core import to_jsonable_python  # rarely needed
@@ -48,6 +48,6 @@ def _leaf(value: Any) -> Any:
 
 
 def _image_fields(image: Image) -> dict[str, Any]:
-    """An image without its bytes."""
+    """The fields of an image without its bytes."""
     options = {"max_side": image.max_side, "page": image.page}
     return {"image": image.name, **{name: value for name, value in options.items() if value is not None}}

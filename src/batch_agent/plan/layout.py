@@ -1,4 +1,5 @@
-"""Layout of tasks for the prefix cache: text shared by all agents first, then by some, then each agent's own."""
+"""Layout of tasks for the prefix cache: first the text that all agents share, then text that some share, then each
+agent's own."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +15,12 @@ with lazy_modules(globals()):
     from . import prefix_order
 
 _MIN_HOISTED_CHARS = 200
-"""Least characters of a constant that is moved to the lead: a reference to a shorter one would save nothing."""
+"""Minimum length of a constant that is moved to the lead. Replacing a shorter one by a reference would save nothing."""
 
 CHARS_PER_TOKEN = 4.0
-"""Assumed for a server that does not count tokens."""
+"""Used if the server does not count tokens."""
 MIN_BREAKPOINT_CHARS = 1024
-"""Least characters that a group shares for a cache breakpoint: services do not cache shorter prefixes."""
+"""Minimum characters that a group shares for a cache breakpoint. Services do not cache shorter prefixes."""
 
 _MAX_LAST_PARAGRAPH_CHARS = 400
 """A longer paragraph at the end of the lead is split at its last line, so that more of it stays shared."""
@@ -36,9 +37,9 @@ class PrefixSharing:
     total: int
     """Characters of all tasks."""
     shared: int
-    """Characters that a task shares with another one, which the server need not compute again."""
+    """Characters that a task shares with another one, so that the server need not compute them again."""
     groups: int
-    """Sets of tasks that share more than all do."""
+    """Number of sets of tasks that share more than all tasks do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,19 @@ class Layout:
 
     template: Template
     lead: str
-    """Text with which every task begins."""
+    """Text at the beginning of every task."""
     constants: tuple[tuple[int, str], ...]
-    """Cells that are the same in all inputs, and are part of the lead."""
+    """Cells that are equal in all inputs, and are part of the lead."""
     pieces: tuple[_Piece, ...]
     """Parts after the lead."""
     orders: tuple[tuple[_Piece, ...], ...] = ()
     """Parts after the lead by row, if each row may have its own order."""
     shared: tuple[int, ...] = ()
-    """Characters at the beginning of each row's task that its group shares, or all tasks share."""
+    """Characters at the beginning of each row's task that its group or all tasks share."""
     run_order: tuple[int, ...] | None = None
-    """Rows in the order in which they run; None: the order of the inputs."""
+    """Rows in run order; None: the order of the inputs."""
     sharing: PrefixSharing | None = None
-    """None if the inputs were not known in advance."""
+    """None if the inputs are not known in advance."""
 
     @property
     def varying(self) -> tuple[str, ...]:
@@ -69,7 +70,7 @@ class Layout:
         return tuple(dict.fromkeys(names[piece] for piece in pieces if isinstance(piece, int)))
 
     def task(self, row: int, value: Any) -> tuple[str, int]:
-        """Task of an input, and how many of its characters other tasks share. Raises BadInput."""
+        """Task of an input, and the number of its characters that other tasks share. Raises BadInput."""
         cells = self.template.cells(value)
         if self.constants and any(cells[cell] != text for cell, text in self.constants):
             return self.template.render(value), 0  # not the input that the layout was made for
@@ -80,7 +81,8 @@ class Layout:
 
 
 def last_line_end(lead: str) -> int:
-    """Start of the last paragraph of a text, or of its last line if that paragraph is long; 0 for a single line."""
+    """Position where the last paragraph of a text begins, or its last line if that paragraph is long; 0 for a single
+    line."""
     paragraph, line = lead.rfind("\n\n") + 2, lead.rfind("\n") + 1
     return paragraph if paragraph > 1 and len(lead) - paragraph <= _MAX_LAST_PARAGRAPH_CHARS else line
 
@@ -93,7 +95,7 @@ def default_layout(template: Template) -> Layout:
 
 
 def compute_layout(template: Template, rows: Sequence[Any], *, hoist: bool = True, reorder: bool = True) -> Layout:
-    """Layout for inputs that are all known. Inputs that do not fit the task are ignored; their jobs carry the error."""
+    """Layout for inputs that are all known. Ignores inputs that do not fit the task; their jobs carry the error."""
     table = [_cells(template, row) for row in rows]
     known = [at for at, cells in enumerate(table) if cells is not None]
     if len(known) < 2:
@@ -115,7 +117,7 @@ def _cells(template: Template, value: Any) -> list[str] | None:
 
 
 def _constant(table: Sequence[list[str]]) -> dict[int, str]:
-    """Cells that are the same in all rows."""
+    """Cells that are equal in all rows."""
     return {
         cell: text for cell, text in enumerate(table[0]) if all(row[cell] is text or row[cell] == text for row in table)
     }
@@ -123,7 +125,7 @@ def _constant(table: Sequence[list[str]]) -> dict[int, str]:
 
 def _lead(template: Template, constant: dict[int, str]) -> tuple[str, tuple[_Piece, ...]]:
     """Lead of every task, and the parts after it. In a task with a fixed order, a constant moves to the lead only if it
-    is long enough and comes after a field that varies; a reference to it replaces it."""
+    is long enough and comes after a varying field; a reference replaces it."""
     pieces = _numbered(template)
     if template.is_free:
         first = [piece for piece in pieces if isinstance(piece, str) or piece in constant]
@@ -145,7 +147,7 @@ def _lead(template: Template, constant: dict[int, str]) -> tuple[str, tuple[_Pie
 
 
 def _ends_sharing(pieces: tuple[_Piece, ...], table: list[list[str]]) -> bool:
-    """Whether the first cell after the lead differs in every row, as it nearly always does."""
+    """Whether the first cell after the lead differs in every row, which is nearly always the case."""
     first = next((piece for piece in pieces if isinstance(piece, int)), None)
     return first is not None and len({row[first] for row in table}) == len(table)
 
@@ -159,7 +161,7 @@ def _without_groups(layout: Layout, table: list[list[str]]) -> Layout:
 
 
 def _ordered(layout: Layout, fitting: list[list[str]], known: list[int], rows: int, *, reorder: bool) -> Layout:
-    """The layout with an order of the rows, and of the fields if these are free."""
+    """The layout with an order of the rows and, if fields are free, of the fields."""
     is_free = layout.template.is_free and reorder
     cells = [piece for piece in layout.pieces if isinstance(piece, int)]
     arranged = prefix_order.arrange([[row[cell] for cell in cells] for row in fitting], free_fields=is_free)
@@ -192,26 +194,26 @@ class _Row:
 
 
 def _count(ordered: list[_Row], lead: int, rows: int) -> tuple[tuple[int, ...], PrefixSharing]:
-    """Characters that the tasks of a group share, by row, and the sharing of the whole run."""
+    """Characters that the tasks of a group share, by row, and the sharing in the whole run."""
     same = [_in_common(last, row) for last, row in pairwise(ordered)]
     shared = [lead] * rows
     for start, end in _groups([length if length >= MIN_BREAKPOINT_CHARS else 0 for length in same]):
         least = min(same[start:end])
         for row in ordered[start : end + 1]:
-            # One cache breakpoint for the group, or for the whole run if its lead is longer.
+            # One cache breakpoint per group, or for the whole run if its lead is longer.
             shared[row.number] = lead + least if least > lead else lead
     total = sum(lead + sum(len(text) for _, text in row.texts()) for row in ordered)
     return tuple(shared), PrefixSharing(len(ordered), total, sum(same) + lead * len(same), len(_groups(same)))
 
 
 def _groups(same: list[int]) -> list[tuple[int, int]]:
-    """First and last row of each run of rows that share something with the next one."""
+    """First and last row of each sequence of rows in which each shares something with the next one."""
     edges = [at for at, (here, there) in enumerate(pairwise((0, *same, 0))) if (here > 0) != (there > 0)]
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def _in_common(one: _Row, other: _Row) -> int:
-    """Characters after the lead, up to the first cell in which two rows differ."""
+    """Number of characters after the lead up to the first cell in which two rows differ."""
     length = 0
     for ours, theirs in zip(one.texts(), other.texts(), strict=True):
         if ours != theirs:

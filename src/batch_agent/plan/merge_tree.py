@@ -1,4 +1,4 @@
-"""Merge tree over the indexes of results. What is merged with what does not depend on the order of arrival."""
+"""Merge tree over the indexes of results. The grouping of merges does not depend on the order of arrival."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ class Merge:
 
 
 MergeNode = tuple[int, int]
-"""Level and number: the 2 ** level indexes from number * 2 ** level on."""
+"""Level and number of a node, which covers the 2 ** level indexes from number * 2 ** level on."""
 Content = tuple[TreeEntry, ...]
 Then = Callable[[TreeEntry], list[Merge]]
 
@@ -41,11 +41,11 @@ class MergeTree:
     """Merge tree of a reduction.
 
     If all results fit, they are merged once. If not, results that fill more than half of the room are merged as soon as
-    they arrive, so that the merged neighbours mostly fit: no merge waits for results elsewhere in the tree. Every
+    they arrive, so that most neighbours fit after their merges: no merge waits for results elsewhere in the tree. Every
     method returns the merges that are ready; pass the answer of each to `merged`."""
 
     def __init__(self, room: int) -> None:
-        """`room`: most tokens of the entries of a merge together."""
+        """`room`: maximum tokens of all entries in a merge."""
         self._room = room
         self._total: int | None = None
         self._seen = 0
@@ -53,18 +53,18 @@ class MergeTree:
         self._size = 0
         self._settled: dict[MergeNode, Content] = {}
         self._undecided: dict[MergeNode, Content] = {}
-        """Contents for which it is still unknown whether they are all results, or fit together with the rest."""
+        """Contents of which it is still unknown whether they are all results, or fit together with the rest."""
         self._then: dict[Merge, Then] = {}
 
     def put(self, index: int, entry: TreeEntry | None) -> list[Merge]:
-        """Adds the result at an index; None: no result. Each index once, in any order."""
+        """Adds the result at an index; None means no result. Each index is added once, in any order."""
         self._arrived += 1
         self._size += 0 if entry is None else entry.size
         ready = self._settle((0, index), () if entry is None else (entry,))
         return ready + self.exists(index + 1)
 
     def exists(self, count: int) -> list[Merge]:
-        """Sets the least number of results."""
+        """Sets the minimum number of results."""
         self._seen = max(self._seen, count)
         return self._retry_undecided()
 
@@ -82,7 +82,8 @@ class MergeTree:
         return self._then.pop(merge)(TreeEntry(value, size, merge.leaves, is_merged=True))
 
     def overflowed(self, merge: Merge) -> list[Merge]:
-        """Splits a merge that did not fit: its halves are merged first. Empty if it cannot be made smaller."""
+        """Splits a merge that did not fit, so that its halves are merged first. Returns nothing if it cannot be made
+        smaller."""
         middle = len(merge.entries) // 2
         halves = [merge.entries[:middle], merge.entries[middle:]]
         small = [_is_shortest(half) for half in halves]
@@ -92,7 +93,7 @@ class MergeTree:
         return self._flush(halves, small, lambda sides: [self._merge(_both(sides), then, is_last=merge.is_last)])
 
     def _settle(self, node: MergeNode, content: Content) -> list[Merge]:
-        """Goes up the tree from a node whose content will not change."""
+        """Moves up the tree from a node whose content will not change."""
         level, number = node
         if self._is_root(node):
             return self._finish(content)
@@ -129,8 +130,8 @@ class MergeTree:
         return self._settle(node, content)
 
     def _is_large(self, content: Content) -> bool:
-        """Whether it is large enough for a merge. Answers of merges wait until they do not fit: each level of the tree
-        is another request that the last merge waits for."""
+        """Whether a content is large enough for a merge. Answers of merges wait until they do not fit, because each
+        level of the tree is another request that the last merge waits for."""
         results = [entry for entry in content if not entry.is_merged]
         return len(content) > 1 and 2 * _size(results) > self._room
 
@@ -161,7 +162,7 @@ class MergeTree:
         return merge
 
     def _is_root(self, node: MergeNode) -> bool | None:
-        """Whether it covers all results; None while unknown."""
+        """Whether a node covers all results; None while unknown."""
         level, number = node
         if number:
             return False
@@ -195,5 +196,5 @@ def _both(sides: Sequence[Content]) -> Content:
 
 
 def _is_shortest(content: Content) -> bool:
-    """Whether merging it alone would not help: it is empty, or the answer of another merge."""
+    """Whether merging a content alone would not help, because it is empty or the answer of another merge."""
     return not content or (len(content) == 1 and content[0].is_merged)

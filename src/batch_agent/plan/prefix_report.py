@@ -22,7 +22,7 @@ def prefix_report(
     chars_per_token: float | None,
     inline_tools: tuple[str, ...] = (),
 ) -> PrefixReport:
-    """Prefix report of a run. `rows`: the inputs, or the first if no more are known. `chars_per_token`: None if
+    """Prefix report of a run. `rows`: the inputs, or the first ones if no more are known. `chars_per_token`: None if
     unknown. `inline_tools`: as in the report."""
     scale = chars_per_token or CHARS_PER_TOKEN
     prefix = prefix_chars(config.prompt)
@@ -53,12 +53,12 @@ def _findings(spec: BatchSpec, config: AgentConfig, layout: Layout, rows: Sequen
         unordered_tools=not isinstance(spec.tools, tuple) and len(spec.tools) > 1,
         keeps_preamble=not spec.prefix.strip_preamble,
     )
-    # If fields are free, the layout does not put an id first.
+    # If fields are free, the layout does not put an ID first.
     return tuple(each for each in found if each.kind != "leading_id" or not layout.template.is_free)
 
 
 def _estimate_from_first(layout: Layout, rows: Sequence[Any], count: int) -> PrefixSharing:
-    """Estimate if only the first input is known: all others are assumed to be like it."""
+    """Estimate for when only the first input is known: assumes that all others are like it."""
     lead = len(layout.lead)
     try:
         own = len(layout.task(0, rows[0])[0]) if rows else lead

@@ -1,8 +1,7 @@
-"""Keys of agents whose inputs have a field that identifies them, such as `id`: `key="id"`.
+"""Keys of agents for inputs with an identifying field, such as `id`: `key="id"`.
 
-The key of an agent in a checkpoint is `ID@DIGEST`, where the digest is of the question and of what the prompt shows of
-the input: a row that is moved, or changed elsewhere, is the same agent; a row whose prompt changes is another one.
-"""
+The key of an agent in a checkpoint is `ID@DIGEST`, with a digest of the question and of what the prompt shows of the
+input. A row that is moved, or changed elsewhere, is the same agent; a row whose prompt changes is another one."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
@@ -24,10 +23,10 @@ _QUESTION_BYTES, _ROW_BYTES = 4, 8
 
 
 class RowKeys:
-    """Generator of keys. Raises ValueError for an input without the field, and for one whose value occurred before."""
+    """Generator of keys. Raises ValueError for an input without the field, or with a value that occurred before."""
 
     def __init__(self, run: bytes, field: str, cells: Callable[[Any], Sequence[str]]) -> None:
-        """`cells`: what the task shows of an input; may raise BadInput."""
+        """`cells`: returns what the task shows of an input; may raise BadInput."""
         self._question = run[:_QUESTION_BYTES].hex()
         self._run = blake2b(digest_size=_ROW_BYTES, key=run)
         self._field = field
@@ -49,7 +48,7 @@ class RowKeys:
 
 
 def key_of_row(row: str) -> str:
-    """The beginning of all keys of a row: `ID@`."""
+    """Common beginning of all keys of a row: `ID@`."""
     return f"{quote(row, safe='').replace('.', '%2E')}@"
 
 
@@ -60,7 +59,7 @@ def agent_names(job: Job) -> tuple[str, ...]:
 
 
 def row_key(key: str) -> str:
-    """The key as results show it: the value of the field; for a run without one, the key itself. The key of a chunk
+    """The key as results show it: the value of the field, or the key itself for a run without one. The key of a chunk
     keeps the name of the chunk."""
     row, mark, digest = key.rpartition("@")
     _, dot, chunk = digest.partition(".")
@@ -68,7 +67,7 @@ def row_key(key: str) -> str:
 
 
 def is_row_key(key: str) -> bool:
-    """Whether the key of an agent has the value of a field, so that people know it."""
+    """Whether an agent's key is the value of a field, so that people recognize it."""
     return "@" in key
 
 
@@ -78,7 +77,7 @@ def is_of_question(key: str, run: bytes) -> bool:
 
 
 def check_row_keys(inputs: Iterable[Any], field: str) -> None:
-    """Raises SpecError if any input lacks the field, or if two have the same value."""
+    """Raises SpecError if an input lacks the field, or if two have the same value."""
     seen: dict[str, int] = {}
     repeated: dict[str, list[int]] = {}
     for index, value in enumerate(inputs):

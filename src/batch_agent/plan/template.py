@@ -1,4 +1,4 @@
-"""Task templates: `{field}` is replaced, everything else is left alone."""
+"""Task templates: `{field}` is replaced, everything else stays unchanged."""
 
 import re
 import string
@@ -24,11 +24,11 @@ _LENIENT = re.compile(
     rf"|\{{(?P<path>{PATH})(?:!(?P<conversion>\w))?(?::(?P<spec>{_SPEC}))?\}}"
     r"|(?:(?<!\{)\{|\{(?=\S))(?P<key>[^{}\"'\n:!]+|[^\W\d][^{}\n]*)\}"
 )
-# Format specs that format() accepts: for numbers and strings, or for dates.
+# Format specs that format() accepts for numbers, strings or dates.
 _NUMBER = re.compile(r"(?:[^{}]?[<>=^])?[-+ ]?z?\#?0?\d*[_,]?(?:\.\d+)?[bcdeEfFgGnosxX%]?")
 _MOMENT = re.compile(r"%[A-Za-z]")
 _MAX_WIDTH = 10_000
-"""Largest width and precision of a field."""
+"""Maximum width and precision of a field."""
 _FIELD_NAME = re.compile(r"[^\W\d]\w*(?:[ -]\w+)*")
 _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {"r": repr, "s": str, "a": ascii, None: lambda value: value}
 
@@ -36,16 +36,16 @@ _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {"r": repr, "s": str, 
 _BYTES = (bytes, bytearray, memoryview)
 _DECODE = "Decode bytes before the run, as in data.decode('utf-8'); only images are sent as data."
 MARK_OPEN, _MARK_CLOSE = "\ufdd0", "\ufdd1"
-"""Around the digest of an image in a rendered task. Unicode reserves them for internal use; a text that has them anyway
-is left as it is, unless its digest is that of an image of the same input."""
+"""Marks around the digest of an image in a rendered task. Unicode reserves them for internal use. A text that contains
+them anyway stays unchanged, unless its digest is that of an image of the same input."""
 MARK_CHARS = 34
-"""Characters of the mark of one image."""
+"""Length of the mark of an image."""
 _NO_IMAGE = frozenset({str, int, float, bool, type(None), dict})
 _MARK = re.compile(f"{MARK_OPEN}([0-9a-f]{{32}}){_MARK_CLOSE}")
 
 
 class BadInput(ValueError):
-    """Input that does not fit the task. The message names the field and the fix."""
+    """Raised for an input that does not fit the task. The message names the field and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class _Field:
     conversion: str | None = None
     spec: str = ""
     is_certain: bool = True
-    """False: text such as `{First Name}`, which is a field only for inputs with this key, until `with_fields`."""
+    """False for text such as `{First Name}`, which is a field only for inputs with this key, until `with_fields`."""
     is_named: bool = False
-    """Rendered with its name, so that it can be moved."""
+    """Whether it is rendered with its name, so that it can be moved."""
     is_image: bool = False
-    """Texts are paths or URLs of images."""
+    """Whether its texts are paths or URLs of images."""
 
     @property
     def source(self) -> str:
@@ -72,7 +72,7 @@ class Template:
 
     parts: tuple[str | _Field, ...]
     is_free: bool = False
-    """Fields may come in any order, each rendered with its name."""
+    """Whether fields may come in any order, each rendered with its name."""
 
     @property
     def uncertain_fields(self) -> tuple[str, ...]:
@@ -81,27 +81,27 @@ class Template:
 
     @property
     def has_fields(self) -> bool:
-        """Whether it has any field, or text in braces that may be one."""
+        """Whether the template has a field, or text in braces that may be one."""
         return bool(self.certain_cells) or any(map(is_name, self.uncertain_fields))
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the fields, each once, in order."""
+        """The distinct names of the fields, in order."""
         return tuple(dict.fromkeys(self.cell_names))
 
     @property
     def cell_names(self) -> tuple[str, ...]:
-        """Name of the field of each cell; a field that is used twice has two cells."""
+        """Name of the field of each cell. A field that is used twice has two cells."""
         return tuple(part.path for part in self.parts if isinstance(part, _Field))
 
     @property
     def certain_cells(self) -> frozenset[int]:
-        """Cells that are a field for every input; others may be text in braces."""
+        """Cells that are a field for every input. Others may be text in braces."""
         fields = [part for part in self.parts if isinstance(part, _Field)]
         return frozenset(cell for cell, part in enumerate(fields) if part.is_certain)
 
     def with_fields(self, names: Collection[str]) -> "Template":
-        """The template with text in braces that is one of these names as a field of every input."""
+        """The template in which text in braces with one of these names is a field of every input."""
         parts = tuple(
             replace(part, is_certain=True) if isinstance(part, _Field) and part.path in names else part
             for part in self.parts
@@ -109,7 +109,7 @@ class Template:
         return replace(self, parts=parts)
 
     def with_images(self, names: Collection[str]) -> "Template":
-        """The template in which these fields are images: their texts are paths or URLs. Raises SpecError for a name
+        """The template in which these fields are images, with texts that are paths or URLs. Raises SpecError for a name
         that is not a field."""
         if unknown := [name for name in names if name not in self.cell_names]:
             raise SpecError(f"images={list(names)!r}: the task has no field {{{unknown[0]}}}.")
@@ -124,7 +124,7 @@ class Template:
         return {_mark_digest(image): image for part in shown for image in _images(part, _value(part, lookup)[1])}
 
     def render(self, value: Any) -> str:
-        """Task for one input, as valid Unicode, with a mark for each image. Raises BadInput."""
+        """Renders the task for an input as valid Unicode, with a mark for each image. Raises BadInput."""
         lookup = self._lookup(value)
         shown = [part if isinstance(part, str) else _show(part, lookup) for part in self.parts]
         return replace_surrogates("".join(shown))
@@ -135,7 +135,7 @@ class Template:
         return [_show(part, lookup) for part in self.parts if isinstance(part, _Field)]
 
     def _lookup(self, value: Any) -> Mapping[str, Any]:
-        if type(value) is dict:  # nearly always; the checks below are slow
+        if type(value) is dict:  # the usual case; the checks below are slow
             return value
         if isinstance(value, str) or as_image(value) is not None:
             return self._for_text(value)
@@ -165,9 +165,9 @@ def template_of(task: str | Fields, first: Sequence[Any] = ()) -> Template:
 
 
 def parse_template(task: str) -> Template:
-    """Template of a task in the syntax of str.format. If the task is not valid in it (JSON, LaTeX, code), only `{name}`
-    is a field and every other brace is text. In both cases `{{name}}` is the text `{name}`. Raises SpecError for a
-    format with an absurd width."""
+    """Parses a task in the syntax of str.format. If the task is not valid in it (JSON, LaTeX, code), only `{name}` is a
+    field and every other brace is text. In both cases, `{{name}}` is the text `{name}`. Raises SpecError for a format
+    with an absurd width."""
     strict = _parse_strict(task)
     return strict if strict is not None else _parse_lenient(task)
 
@@ -235,14 +235,15 @@ def _show(part: _Field, lookup: Mapping[str, Any]) -> str:
 
 
 def _value(part: _Field, lookup: Mapping[str, Any]) -> tuple[_Field, Any]:
-    """The field, as the input names it, and its value."""
+    """The field as the input names it, and its value."""
     if part.path not in lookup and (part.spec or part.conversion) and part.source[1:-1] in lookup:
         part = replace(part, path=part.source[1:-1], conversion=None, spec="")  # a column such as `Unnamed: 0`
     return part, lookup[part.path] if part.path in lookup else _find(part, lookup)
 
 
 def _images(part: _Field, value: Any) -> tuple[Image, ...]:
-    """Images that a field shows. Raises ValueError for a value that cannot be one, though the user said so."""
+    """Images of a field. Raises ValueError if the value cannot be an image, although the user declared the field as
+    one."""
     if not part.is_image:
         return images_of(value)
     values = value if isinstance(value, list | tuple) else [value]
@@ -270,7 +271,7 @@ def without_marks(text: str, images: Collection[str]) -> tuple[str, tuple[tuple[
 
 
 def block(name: str, text: str) -> str:
-    """Value with its name, on lines of its own."""
+    """A named value on lines of its own."""
     return f"<{name}>\n{text}\n</{name}>\n" if "\n" in text else f"{name}: {text}\n"
 
 
@@ -280,7 +281,7 @@ def is_name(text: str) -> bool:
 
 
 def names_in(value: Any) -> Iterable[str]:
-    """The names of an input's fields; a plain text is called `input`."""
+    """The names of an input's fields. Plain text is called `input`."""
     if is_model(value):
         return type(value).model_fields
     return map(str, value) if isinstance(value, Mapping) else ("input",)
@@ -325,13 +326,13 @@ def _plain(value: Any) -> Any:
         raise _not_text(value)
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, set | frozenset):  # in the same order in every process
+    if isinstance(value, set | frozenset):  # for the same order in every process
         return sorted(value, key=repr)
     return list(value) if isinstance(value, tuple) else str(value)
 
 
 def _bytes_in(value: Any) -> Any:
-    """The first bytes in a value, as deep as they may be; None if there are none."""
+    """The first bytes in a value, at any depth; None if there are none."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple | set | frozenset):

@@ -11,7 +11,7 @@ from .response import Response
 from .tree_reduce import tree_reduce
 
 AgentEndpoint = Endpoint
-"""Its name in Aurora Swarm."""
+"""The name of `Endpoint` in Aurora Swarm."""
 
 __all__ = [
     "AgentEndpoint",

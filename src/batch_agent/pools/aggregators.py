@@ -1,7 +1,7 @@
 """Aggregators: functions that turn many responses into one result, without calling a model.
 
-Failed responses are left out; `failure_report` lists them. With `include_failures` they count with the text that they
-have: the beginning of an answer that was cut off at max_tokens, otherwise an empty string."""
+Failed responses are left out; `failure_report` lists them. With `include_failures`, they count with their text: the
+beginning of an answer that was cut off at max_tokens, otherwise an empty string."""
 
 import json
 import statistics as stats
@@ -18,8 +18,8 @@ Score = Callable[[Response], float]
 
 
 def majority_vote(responses: Sequence[Response], include_failures: bool = False) -> tuple[str, float]:
-    """The most frequent text, and its share of the votes. Case and surrounding whitespace are ignored: the winner is in
-    lower case. In a tie, the text that comes first wins. ("", 0.0) if there are no votes."""
+    """The most frequent text, and its share of the votes. Ignores case and surrounding whitespace: the winner is in
+    lower case. In a tie, the first text wins. Returns ("", 0.0) if there are no votes."""
     votes = Counter(response.text.strip().lower() for response in _included(responses, include_failures))
     if not votes:
         return "", 0.0
@@ -53,8 +53,8 @@ def top_k(responses: Sequence[Response], k: int, score_fn: Score, include_failur
 def structured_merge(
     responses: Sequence[Response], include_failures: bool = False
 ) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The values of all texts parsed as JSON, in one list: arrays are flattened, other values are appended. And for
-    each text that is not valid JSON, `{"index", "agent_index", "error"}`."""
+    """The values of all texts parsed as JSON, in one list: arrays are flattened, other values are appended. Also
+    returns `{"index", "agent_index", "error"}` for each text that is not valid JSON."""
     merged: list[Any] = []
     errors: list[dict[str, Any]] = []
     for response in _included(responses, include_failures):
@@ -73,9 +73,9 @@ def structured_merge(
 def statistics(
     responses: Sequence[Response], extract_fn: Score | None = None, include_failures: bool = False
 ) -> dict[str, float]:
-    """`mean`, `std` (of a sample; 0 for one number), `median`, `min` and `max` of the texts as numbers, or of what
-    `extract_fn` returns; `count`, the numbers, and `skipped`, the responses without one. Without any number the values
-    are nan, because 0 would look like a result.
+    """Statistics of the texts as numbers, or of the numbers that `extract_fn` returns: `mean`, `std` (of a sample; 0
+    for one number), `median`, `min` and `max`; `count` of the numbers, and `skipped`, the responses without one.
+    Without any number, the values are nan, because 0 would look like a result.
 
     A response has no number if its text is not a number, if `extract_fn` raises ValueError, or if the number is
     infinite or nan."""

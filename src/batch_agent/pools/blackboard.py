@@ -15,10 +15,10 @@ ConvergenceFn = Callable[[BoardState], bool]
 
 
 class Blackboard:
-    """A board of named sections. The agents whose endpoint has the field `role=<section>` add to that section."""
+    """A board of named sections. Agents whose endpoint has the field `role=<section>` add to that section."""
 
     def __init__(self, sections: Sequence[str], prompt_fn: PromptFn) -> None:
-        """`prompt_fn(section, board)` returns the prompt for the agents of a section. Raises SpecError if there are no
+        """`prompt_fn(section, board)`: returns the prompt for the agents of a section. Raises SpecError if there are no
         sections, or if one is repeated."""
         if isinstance(sections, str) or not sections or len(set(sections)) < len(sections):
             raise SpecError(f"sections must be a non-empty list of distinct names; got {sections!r}.")
@@ -34,24 +34,25 @@ class Blackboard:
 
     @property
     def failures(self) -> dict[str, list[Response]]:
-        """Failed responses, which are not on the board, by section."""
+        """Failed responses by section. They are not on the board."""
         return self._failures
 
     @property
     def round(self) -> int:
-        """Completed rounds."""
+        """Number of completed rounds."""
         return self._round
 
     def snapshot(self) -> dict[str, Any]:
-        """A copy of the round and the board, for JSON."""
+        """A copy of the round and the board as JSON data."""
         return {"round": self._round, "board": deepcopy(self._board)}
 
     async def run(self, pool: Pool, max_rounds: int = 10, convergence_fn: ConvergenceFn | None = None) -> BoardState:
-        """The board after `max_rounds` more rounds, or after the first round for which `convergence_fn(board)` is true.
+        """Runs up to `max_rounds` further rounds, or until `convergence_fn(board)` is true after a round. Returns the
+        board.
 
-        In a round the sections take turns, in order: each reads what the sections before it have just written. The
-        agents of a section work concurrently and do not see each other's answers. A section without agents stays as it
-        is; agents whose role is not a section are not used.
+        In a round, the sections take turns in order: each reads what the previous sections have just written. The
+        agents of a section work concurrently and do not see each other's answers. A section without agents is left
+        unchanged; agents whose role is not a section are not used.
 
         Raises SpecError, before anything is sent, if no section has an agent, and BackendError if a whole round has no
         answer; the board keeps what was written before. Exceptions of the two functions are propagated."""

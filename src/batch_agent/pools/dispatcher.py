@@ -1,6 +1,6 @@
-"""Dispatcher: sends the prompts of one call to the endpoints of a pool, many in a request.
+"""Dispatcher: sends the prompts of one call to the endpoints of a pool, many per request.
 
-A slow endpoint holds up no other, and a prompt that is rejected affects no other prompt."""
+A slow endpoint does not hold up others, and a rejected prompt does not affect others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ class Dispatcher:
         options: DispatchOptions,
         deliver: Callable[[Response], None],
     ) -> None:
-        """`states`: of all endpoints; `endpoints`: indices of those that may be used."""
+        """`states`: state of every endpoint. `endpoints`: indices of the endpoints that may be used."""
         self.endpoint_pool = endpoint_pool
         self.endpoints = endpoints
         self.group: asyncio.TaskGroup
@@ -62,10 +62,10 @@ class Dispatcher:
         self._slow: set[int] = set()
         """Endpoints that seemed slow at the last check."""
         self._late: Mapping[int, float] = {}
-        """Endpoints that get no prompts for now, because others would answer them sooner."""
+        """Endpoints that get no prompts for now, because others would answer sooner."""
 
     async def run(self, prompts: Sequence[PendingPrompt]) -> None:
-        """Returns when each prompt has its response."""
+        """Sends the prompts. Returns when each of them has its response."""
         self._queue = PromptQueue(prompts, len(self.endpoints), self._options.max_batch_size)
         self._unanswered = len(prompts)
         self._share.calls.add(self)
@@ -95,7 +95,7 @@ class Dispatcher:
             self.group.create_task(self._run_batch(batch))
 
     def _size_for(self, endpoint: int, size: int) -> int:
-        """An endpoint that may be down gets a single prompt."""
+        """Size of a batch for an endpoint. One that may be down gets a single prompt."""
         state = self._states[endpoint]
         if not self.endpoint_pool.routing.is_up(endpoint):
             return 1
@@ -116,7 +116,7 @@ class Dispatcher:
         return choose_endpoint(self._states, preferred, count, self._options.max_prompts)
 
     def _find_shared(self, usable: Sequence[int], count: int) -> int | None:
-        """An endpoint with room while a run uses some of them too. As without a run, an endpoint that has work gets
+        """An endpoint with room, while a run also uses some of them. As without a run, an endpoint that has work gets
         more only if half of the batch fits."""
         free = [endpoint for endpoint in usable if self._share.room_at(endpoint) > 0]
         chosen = choose_endpoint(self._states, free, count, self._options.max_prompts)
@@ -143,7 +143,7 @@ class Dispatcher:
         ]
 
     def start_batch(self, endpoint: int, prompts: Sequence[PendingPrompt]) -> PromptBatch:
-        """Counts a batch as in flight before its request is sent, so that the next one goes elsewhere."""
+        """Counts a batch as in flight before its request is sent, so that the next batch goes elsewhere."""
         batch = PromptBatch(endpoint, prompts, is_unstreamed=self._options.is_unstreamed)
         self._in_flight[batch] = self.endpoint_pool.routing.sent(endpoint, len(prompts), aio.now())
         self._states[endpoint].on_sent(batch, aio.now())
@@ -161,7 +161,7 @@ class Dispatcher:
         self._report_load()
 
     async def _run_batch(self, batch: PromptBatch) -> None:
-        """Returns when each prompt of the batch is answered or queued again."""
+        """Sends a batch. Returns when each of its prompts is answered or queued again."""
         ticket = self._in_flight[batch]
         error = await self.send(batch)
         if error is None:
@@ -174,7 +174,8 @@ class Dispatcher:
             self._second_opinion.on_prompt(batch.prompts[0], EndpointRejection(batch.endpoint, ticket, error))
 
     def retry(self, batch: PromptBatch, error: BackendError) -> None:
-        """Queues the prompts of a request that broke off or was reclaimed, or fails those that failed too often."""
+        """Queues the prompts of a request that was interrupted or reclaimed. Prompts that failed too often fail for
+        good."""
         hopeless = record_failure(batch, error, self._states[batch.endpoint], self.endpoints)
         again = [prompt for prompt in batch.unanswered if prompt not in hopeless]
         if error is RECLAIMED and not self._queue:
@@ -188,19 +189,19 @@ class Dispatcher:
             self.fail(prompt, error, batch.endpoint)
 
     def _spread(self, prompts: Sequence[PendingPrompt], source: int) -> None:
-        """Prompts that are the last to be sent go to all endpoints that take them over, in equal parts."""
+        """Distributes the last prompts to be sent evenly among all endpoints that take them over."""
         others = sum(endpoint != source and endpoint not in self._late for endpoint in self._usable())
         part = ceil(len(prompts) / max(1, others))
         for prompt in prompts:
             prompt.max_batch_size = min(prompt.max_batch_size, part)
 
     async def _requeue_later(self, prompts: Sequence[PendingPrompt], seconds: float) -> None:
-        """Other prompts are sent meanwhile: the endpoint refused only these."""
+        """Queues prompts again after a delay. Other prompts are sent meanwhile: the endpoint refused only these."""
         await asyncio.sleep(seconds)
         self.requeue(prompts)
 
     async def send(self, batch: PromptBatch) -> BackendError | None:
-        """Sends one request and returns its error, if any. Unanswered prompts are still open in the batch."""
+        """Sends one request and returns its error, if any. Unanswered prompts stay open in the batch."""
         pool, state, ticket = self.endpoint_pool, self._states[batch.endpoint], self._in_flight[batch]
         record = pool.members[batch.endpoint].record
         try:
@@ -282,7 +283,7 @@ class Dispatcher:
         self._complete(response_of(prompt.index, text, done.finish, done.usage, url, endpoint))
 
     def fail(self, prompt: PendingPrompt, error: BackendError, endpoint: int) -> None:
-        """`endpoint`: -1 if the prompt was not sent."""
+        """Fails a prompt. `endpoint`: -1 if the prompt was not sent."""
         url = self.endpoint_pool.members[endpoint].url if endpoint >= 0 else ""
         self._complete(Response(prompt.index, "", str(error), error.kind, endpoint=url, agent_index=endpoint))
 
@@ -297,8 +298,8 @@ class Dispatcher:
         self._report_load()
 
     def _reclaim_stragglers(self) -> None:
-        """Takes from slow endpoints what others would finish sooner. While prompts are queued, only what they have
-        hardly begun."""
+        """Takes work from slow endpoints that others would finish sooner. While prompts are queued, takes only work
+        that has hardly begun."""
         now = aio.now()
         if now < self._checked_at + _CHECK_INTERVAL:
             return
@@ -310,7 +311,7 @@ class Dispatcher:
         if not self._queue:
             found = found or find_stragglers(self._states, usable, self._in_flight, typical, now)
         slow, self._slow = self._slow, {batch.endpoint for batch in found}
-        for batch in found:  # only at the second check in a row: output comes in bursts, and one may be half read
+        for batch in found:  # only at the second consecutive check: output comes in bursts, and one may be half read
             if batch.endpoint in slow and batch.scope is not None:
                 batch.is_reclaimed = True
                 batch.scope.reschedule(now)

@@ -9,19 +9,19 @@ from .endpoint_state import EndpointState
 
 
 class PromptCall(Protocol):
-    """A call of the pool that is in progress."""
+    """A call of the pool in progress."""
 
     def is_waiting_at(self, endpoint: int) -> bool:
-        """Whether it has prompts to send to this endpoint."""
+        """Whether the call has prompts to send to this endpoint."""
         ...
 
     def wake(self) -> None:
-        """Makes it look for room again."""
+        """Makes the call look for room again."""
         ...
 
 
 class PoolShare:
-    """The part of each endpoint that a pool, with its sub-pools, may use now."""
+    """The part of each endpoint's capacity that a pool with its sub-pools may use now."""
 
     kind: Literal["pool"] = "pool"
 
@@ -40,7 +40,7 @@ class PoolShare:
         self.membership: EndpointMembership = loads.join(self, self._addresses)
 
     def room_at(self, endpoint: int) -> int:
-        """Prompts that may be sent to this endpoint now, while a run uses it too."""
+        """Number of prompts that may be sent to this endpoint now, while a run uses it too."""
         address = self._addresses[endpoint]
         return self.membership.allowed_at(address) - self.in_flight_at(address)
 

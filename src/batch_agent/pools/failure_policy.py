@@ -1,4 +1,4 @@
-"""What a failed request means for its prompts and for its endpoint."""
+"""Consequences of a failed request for its prompts and for its endpoint."""
 
 from collections.abc import Collection
 
@@ -7,28 +7,28 @@ from ..schedule.retry import is_overload_refusal
 from .endpoint_state import EndpointState, PendingPrompt, PromptBatch
 
 _REJECTIONS = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})
-"""The server has read the request, and would reject it again."""
+"""Errors after which the server has read the request, and would reject it again."""
 RECLAIMED = BackendError(ErrorKind.CONNECTION, "The request was cancelled, to be sent to another endpoint.")
 _PROMPT_MAY_CAUSE = frozenset({ErrorKind.SERVER, ErrorKind.CONNECTION, ErrorKind.TURN_TIMEOUT, *_REJECTIONS})
-"""Errors that a prompt may have caused; an endpoint that cannot be reached is not among them. A gateway that reports
-that (502, 503) may, if the endpoint answers others: an engine may have crashed on the prompt."""
+"""Errors that a prompt may have caused. Those of an unreachable endpoint are not among them, except that a gateway may
+report one (502, 503) while the endpoint answers others: an engine may have crashed on the prompt."""
 _MAX_FAILURES = 3
-"""Requests with a prompt that may break off, on two endpoints if there are two, before the prompt fails."""
+"""Number of interrupted requests with a prompt before it fails, on two endpoints if possible."""
 _MAX_FAILURES_ON_ONE_ENDPOINT = 6
 _MAX_REFUSALS = 10
-"""Times that a prompt is turned away because of load before it fails."""
+"""Number of refusals because of load before a prompt fails."""
 
 
 def is_rejection(batch: PromptBatch, error: BackendError) -> bool:
-    """Whether the server rejects the batch because of one of its prompts."""
+    """Whether the server rejected the batch because of one of its prompts."""
     return error.kind in _REJECTIONS and not batch.accepted.is_set()
 
 
 def record_failure(
     batch: PromptBatch, error: BackendError, state: EndpointState, endpoints: Collection[int]
 ) -> list[PendingPrompt]:
-    """Counts the failure for each unanswered prompt, and returns those that fail for good. `endpoints`: those that may
-    be used."""
+    """Counts the failure for each unanswered prompt, and returns those that fail for good. `endpoints`: endpoints that
+    may be used."""
     prompts, is_single = batch.unanswered, len(batch.prompts) == 1
     for prompt in prompts:
         if error is RECLAIMED:
@@ -51,13 +51,13 @@ def record_failure(
 
 
 def goes_first(batch: PromptBatch, error: BackendError) -> bool:
-    """Whether the unanswered prompts are sent again before all others. Not if the endpoint could not be reached:
-    other prompts should probe it then, in case these are the cause after all."""
+    """Whether the unanswered prompts are sent again before all others. Not if the endpoint was unreachable: other
+    prompts should probe it then, in case these are the cause after all."""
     return error is RECLAIMED or _prompt_may_cause(batch, error)
 
 
 def blames_endpoint(batch: PromptBatch, error: BackendError, state: EndpointState) -> bool:
-    """Whether the endpoint is at fault: not if these prompts failed before, or if it answers others meanwhile."""
+    """Whether the endpoint is at fault. It is not if these prompts failed before, or if it answers others meanwhile."""
     if error.kind is ErrorKind.TURN_TIMEOUT:
         return state.is_silent(batch)
     return not _prompt_may_cause(batch, error) or not any(prompt.failures for prompt in batch.prompts)

@@ -20,7 +20,7 @@ async def broadcast_and_reduce(pool: Pool, prompt: str, reduce_prompt: str, redu
     """Sends a prompt to every agent, then `reduce_prompt` to one of them, with all answers as `{responses}`. If no
     agent has an answer, the response says so, and the reducer is not called.
 
-    Raises SpecError for an empty pool, a reducer that is not in it, and a `reduce_prompt` without its placeholder."""
+    Raises SpecError for an empty pool, a reducer outside of it, or a `reduce_prompt` without its placeholder."""
     require_agents(pool, "broadcast_and_reduce")
     if not -pool.size <= reducer_agent_index < pool.size:
         raise SpecError(f"reducer_agent_index must be from 0 to {pool.size - 1}; got {reducer_agent_index}.")
@@ -33,7 +33,7 @@ async def fan_out_fan_in(pool: Pool, prompt: str, collect_prompt: str, n_workers
     """Sends a prompt to the first `n_workers` agents (default: all), then `collect_prompt` to the first agent, with all
     answers as `{responses}`. If no agent has an answer, the response says so.
 
-    Raises SpecError for an empty pool, fewer than one worker, and a `collect_prompt` without its placeholder."""
+    Raises SpecError for an empty pool, fewer than one worker, or a `collect_prompt` without its placeholder."""
     require_agents(pool, "fan_out_fan_in")
     if n_workers is not None and n_workers < 1:
         raise SpecError(f"n_workers must be >= 1; got {n_workers}.")
@@ -51,7 +51,7 @@ async def scatter_gather(pool: Pool, prompts: Iterable[str]) -> list[Response]:
 
 
 async def map_gather(pool: Pool, items: Iterable[Any], prompt_template: str) -> list[Response]:
-    """Like `scatter_gather`, with a prompt for each item: the template with the item as `{item}`. Raises SpecError also
+    """Like `scatter_gather`, with one prompt per item: the template with the item as `{item}`. Also raises SpecError
     for a template without the placeholder."""
     require_placeholder("prompt_template", prompt_template, "item")
     return await scatter_gather(

@@ -1,4 +1,4 @@
-"""Pipeline: stages of agents, in which the output of one stage is the input of the next."""
+"""Pipeline: stages of agents, in which the output of each stage is the input of the next."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,20 +17,20 @@ class Stage:
 
     name: str
     prompt_template: str
-    """`{input}` stands for the output of the previous stage, or for the initial input."""
+    """Contains `{input}`, which stands for the output of the previous stage or the initial input."""
     n_agents: int
-    """Agents that receive the prompt; fewer if the pool has fewer."""
+    """Number of agents that receive the prompt, limited to the size of the pool."""
     output_transform: Callable[[list[Response]], Any] | None = None
     """Computes the stage's output from the responses, including failed ones. None: the answers, one per line."""
     output_filter: Callable[[Response], bool] | None = None
-    """Selects the responses that are used; None: all."""
+    """Selects the responses to use; None: all."""
 
 
 async def run_pipeline(pool: Pool, stages: Sequence[Stage], initial_input: Any, reuse_agents: bool = True) -> Any:
-    """The output of the last stage. All stages use the first agents of the pool, or, without `reuse_agents`, each stage
-    has its own agents.
+    """Runs the stages and returns the output of the last one. All stages use the first agents of the pool or, without
+    `reuse_agents`, each stage uses its own agents.
 
-    Raises SpecError, before anything is sent, for no stages, an empty pool, a stage without agents and a template
+    Raises SpecError, before anything is sent, for no stages, an empty pool, a stage without agents or a template
     without its placeholder; BackendError, with the name of the stage, if no agent of a stage has an answer, or if its
     filter leaves no response and it has no transform. Exceptions of your functions are propagated."""
     pools = _stage_pools(pool, stages, reuse_agents)

@@ -1,4 +1,4 @@
-"""Pool of endpoints that serve the same model: prompts in, one response for each, in order."""
+"""Pool of endpoints that serve the same model: prompts in, one response per prompt out, in order."""
 
 import asyncio
 import logging
@@ -64,9 +64,9 @@ class _Core:
 class VLLMPool:
     """`async with VLLMPool(parse_hostfile("agents.hostfile"), model="...") as pool`.
 
-    A prompt goes to the endpoint that will answer it first, with many others in one request. A prompt that the server
-    rejects, or an endpoint that dies, affects no other prompt. A prompt is a user's message: the model's chat template
-    is applied to it, unless `raw=True`."""
+    Each prompt goes to the endpoint that will answer it first, together with many others in one request. A prompt that
+    the server rejects, or an endpoint that dies, affects no other prompt. A prompt is a user's message: the model's
+    chat template is applied to it, unless `raw=True`."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class VLLMPool:
         sampling: Sampling | None = None,
         log_requests: str | PathLike[str] | None = None,
     ) -> None:
-        """`max_tokens`: of an answer (default: the value of AURORA_SWARM_MAX_TOKENS, or 512); `max_tokens_aggregation`:
-        of an answer that merges others (default: the value of AURORA_SWARM_MAX_TOKENS_AGGREGATION, or twice
-        max_tokens); `timeout`: seconds until an endpoint's next output, or until the whole answer of a prompt that is
-        sent alone; `prompts_per_endpoint`: the most in flight at one endpoint; `patience`: seconds to wait for an
-        endpoint when all are down; `log_requests`: a .jsonl file to which each request and its raw response are
+        """`max_tokens`: limit of an answer (default: AURORA_SWARM_MAX_TOKENS, or 512). `max_tokens_aggregation`: limit
+        of an answer that merges others (default: AURORA_SWARM_MAX_TOKENS_AGGREGATION, or twice max_tokens). `timeout`:
+        seconds until an endpoint's next output, or until the whole answer to a prompt that is sent alone.
+        `prompts_per_endpoint`: maximum number of prompts in flight at one endpoint. `patience`: seconds to wait for an
+        endpoint when all are down. `log_requests`: a .jsonl file to which each request and its raw response are
         appended, without secrets, for `read_request_log`. Raises SpecError."""
         check_environment()
         max_tokens = from_environment("MAX_TOKENS") or 512 if max_tokens is None else max_tokens
@@ -114,15 +114,15 @@ class VLLMPool:
         self._raw = raw
         self._options = DispatchOptions(max_prompts=prompts_per_endpoint, patience=patience)
         self._sampling = sampling or Sampling()
-        encode(["Hi"], "", replace(self._sampling, max_tokens=max_tokens))  # fails here, not in a call
+        encode(["Hi"], "", replace(self._sampling, max_tokens=max_tokens))  # fails here instead of in a call
         self._indices = list(range(len(self.endpoints)))
-        """Of the endpoints, in the list of the whole pool."""
+        """Indices of the endpoints in the list of the whole pool."""
         self._core: list[_Core] = []
         self._open_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        """Raises SpecError for endpoints with different models and for a request log that cannot be written,
-        BackendError if none can be reached."""
+        """Opens the pool. Raises SpecError for endpoints with different models and for a request log that cannot be
+        written, and BackendError if no endpoint can be reached."""
         if self._core:
             raise SpecError("The pool is already open.")
         await self._opened()
@@ -161,7 +161,7 @@ class VLLMPool:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections of this pool and its sub-pools. Only needed without `async with`."""
+        """Closes the connections of this pool and its sub-pools. Needed only without `async with`."""
         if self._core:
             await self._core.pop().stack.aclose()
 
@@ -171,7 +171,7 @@ class VLLMPool:
 
     @property
     def requests(self) -> int:
-        """Requests sent so far by this pool and its sub-pools."""
+        """Number of requests sent so far by this pool and its sub-pools."""
         return self._open.transport.requests
 
     def by_tag(self, key: str, value: str | None = None) -> Self:
@@ -188,7 +188,7 @@ class VLLMPool:
         return self._select(list(range(self.size))[start:stop])
 
     def sample(self, n: int) -> Self:
-        """A pool of `n` random endpoints; of all, if there are fewer."""
+        """A pool of `n` random endpoints, or of all if there are fewer."""
         at_least("n", n, 0)
         return self._select(sorted(random.sample(range(self.size), min(n, self.size))))
 
@@ -201,7 +201,7 @@ class VLLMPool:
         self._open.endpoint_pool.routing.undrain(self._index(agent_index))
 
     async def post(self, agent_index: int, prompt: str, max_tokens: int | None = None) -> Response:
-        """Sends one prompt to one endpoint, regardless of its load. A failure is a response too."""
+        """Sends one prompt to one endpoint, regardless of its load. A failure is returned as a response."""
         endpoint, received = self._index(agent_index), list[PromptEvent]()
         core = await self._opened()
         sampling = self._sampling_for(max_tokens)
@@ -230,7 +230,7 @@ class VLLMPool:
     async def send_all_batched(
         self, prompts: Sequence[str], max_tokens: int | None = None, *, on_response: OnResponse | None = None
     ) -> list[Response]:
-        """Sends many prompts in each request. `on_response` receives each response when it is complete."""
+        """Sends many prompts in each request. `on_response`: receives each response when it is complete."""
         return await self._send(prompts, max_tokens, on_response, in_batches=self.use_batch)
 
     async def stream(self, prompts: Sequence[str], max_tokens: int | None = None) -> AsyncIterator[Response]:

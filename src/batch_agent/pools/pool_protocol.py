@@ -1,4 +1,4 @@
-"""Interface that the patterns need of a pool."""
+"""Interface of a pool for the patterns."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -41,8 +41,8 @@ class Pool(Protocol):
     async def send_all_batched(
         self, prompts: Sequence[str], max_tokens: int | None = None, *, on_response: OnResponse | None = None
     ) -> list[Response]:
-        """Like `send_all`, with many prompts in one request if the server accepts that. `on_response` is called once
-        for each response, when it is complete."""
+        """Like `send_all`, with many prompts per request if the server accepts that. `on_response`: called once for
+        each response, when it is complete."""
         ...
 
     async def broadcast_prompt(self, prompt: str, max_tokens: int | None = None) -> list[Response]:

@@ -1,4 +1,4 @@
-"""Validation of a pool's arguments, and the environment variables that replace them."""
+"""Validation of a pool's arguments, and the environment variables for their defaults."""
 
 import os
 from typing import Any
@@ -50,7 +50,7 @@ def endpoint_of(given: GivenEndpoint) -> Endpoint:
 
 
 def backend_of(given: GivenEndpoint, endpoint: Endpoint) -> NamedBackend:
-    """What is connected to: the backend that was given, or the URL of the endpoint."""
+    """The backend to connect to: the given one, or the URL of the endpoint."""
     return given if isinstance(given, BackendSettings) else backend_url(endpoint)
 
 

@@ -8,7 +8,7 @@ from .endpoint_state import PendingPrompt, fair_batch_size
 
 _FIRST_BATCH = 16
 _MAX_CHARS = 400_000
-"""Characters in a batch: a server reads all of it before it begins."""
+"""Maximum number of characters in a batch: a server reads all of it before it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,24 +16,24 @@ class DispatchOptions:
     """Limits of one call of a pool."""
 
     max_prompts: int = 512
-    """Prompts in flight at an endpoint."""
+    """Maximum number of prompts in flight at an endpoint."""
     max_batch_size: int = 128
-    """Prompts in a request; 1: each prompt is sent alone."""
+    """Maximum number of prompts in a request; 1: each prompt is sent alone."""
     is_unstreamed: bool = False
-    """Answers arrive in one piece."""
+    """Whether answers arrive in one piece."""
     patience: float = 30.0
     """Seconds to wait for an endpoint when all are down."""
 
 
 class PromptQueue:
-    """Prompts in the order in which they are sent, and how many go into the next batch."""
+    """Prompts in the order in which they are sent, and the size of the next batch."""
 
     def __init__(self, prompts: Sequence[PendingPrompt], endpoints: int, max_batch_size: int) -> None:
-        """`endpoints`: how many there are."""
+        """`endpoints`: number of endpoints."""
         self._prompts = deque(prompts)
         self._batch_size = min(max_batch_size, fair_batch_size(len(prompts), endpoints))
         self._first_batch: int | None = None
-        """Prompts in the first batch of each endpoint, if it is smaller."""
+        """Size of the first batch of each endpoint, if it is smaller."""
         self._started: set[int] = set()
         """Endpoints that have received a batch."""
         if self._batch_size > 2 * _FIRST_BATCH:
@@ -50,12 +50,12 @@ class PromptQueue:
 
     @property
     def size(self) -> int:
-        """Prompts in the next batch, at any endpoint."""
+        """Size of the next batch at any endpoint."""
         return min(self._batch_size, self.head.max_batch_size, len(self._prompts))
 
     def size_at(self, endpoint: int, size: int) -> int:
-        """The size of the next batch at this endpoint. A server reads a whole batch before it begins to answer, so its
-        first batch is small: it has something to do while it reads the next ones."""
+        """The size of the next batch at this endpoint. A server reads a whole batch before it begins to answer, so the
+        first batch is small: the server works on it while it reads the next ones."""
         if self._first_batch is None or endpoint in self._started:
             return size
         self._started.add(endpoint)
@@ -74,7 +74,7 @@ class PromptQueue:
         return taken
 
     def put_back(self, prompts: Sequence[PendingPrompt], *, first: bool) -> None:
-        """Queues prompts again, before all others or behind them."""
+        """Queues prompts again, before or behind all others."""
         for prompt in prompts:
             prompt.reset()
         if first:

@@ -6,7 +6,7 @@ from ..core.errors import SpecError
 
 
 def fill_template(template: str, **values: str) -> str:
-    """Replaces each `{name}` by its value. Values are not parsed again, and all other braces stay as they are."""
+    """Replaces each `{name}` by its value. Values are not parsed again, and all other braces stay unchanged."""
     pattern = "|".join(re.escape(_placeholder(name)) for name in values)
     return re.sub(pattern, lambda found: values[found[0][1:-1]], template)
 

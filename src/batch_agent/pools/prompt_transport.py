@@ -1,8 +1,7 @@
-"""Transport of prompts to the endpoints of a pool: many in a request where the server accepts that, otherwise one.
+"""Transport of prompts to the endpoints of a pool: many per request if the server accepts that, otherwise one.
 
-A batch is sent as plain texts, so the client applies the model's chat template; it finds the template by rendering a
-marker with the server's own tokenizer.
-"""
+A batch is sent as plain texts, to which the client applies the model's chat template. It finds the template by
+rendering a marker with the server's own tokenizer."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -34,14 +33,15 @@ class ChatTemplate:
     prefix: str = ""
     suffix: str = ""
     strips: bool = False
-    """Whitespace at the ends of a message is removed, as many templates do."""
+    """Whether whitespace at the ends of a message is removed, as by many templates."""
 
     def render(self, prompt: str) -> str:
         return f"{self.prefix}{prompt.strip() if self.strips else prompt}{self.suffix}"
 
 
 async def find_chat_template(server: ServerClient, model: str) -> ChatTemplate | None:
-    """None if the server does not show its template, or if the template does more than surround the message."""
+    """The chat template of the model; None if the server does not show it, or if it does more than surround the
+    message."""
     found: ChatTemplate | None = None
     for marker in _MARKERS:
         messages = [{"role": "user", "content": marker}]
@@ -90,7 +90,7 @@ _PROBE = Sampling(max_tokens=1)
 _PROBE_PROMPTS = ("Hi", "Ho")
 _PROBE_TIMEOUT = 60.0
 _MAX_TEMPLATE_PROBES = 3
-"""Endpoints that are queried for the chat template before it is considered hidden."""
+"""Number of endpoints that are queried for the chat template before it is considered hidden."""
 _NOT_IMPLEMENTED = 501
 
 OnPrompt = Callable[[PromptEvent], None]
@@ -108,13 +108,13 @@ class PromptTransport:
         self._is_raw = is_raw
         self._template: ChatTemplate | None = ChatTemplate() if is_raw else None
         self._sends_chats = False
-        """Batches are conversations: the server applies its template itself."""
+        """Whether batches are conversations, to which the server applies its template itself."""
         self._accepts_batches: dict[int, bool] = {}
-        """By endpoint, once it has accepted or rejected a batch."""
+        """Whether each endpoint accepts batches, once it has accepted or rejected one."""
         self._only_standard: set[int] = set()
         """Endpoints that reject vLLM's extensions."""
         self._rejects_all: set[int] = set()
-        """Endpoints that rejected a harmless prompt too."""
+        """Endpoints that also rejected a harmless prompt."""
         self._probe_lock = asyncio.Lock()
         self._is_reported = False
         self.requests = 0
@@ -131,8 +131,8 @@ class PromptTransport:
                 self._report_single("the server does not show its chat template")
 
     async def blamed(self, endpoint: int, sampling: Sampling, error: BackendError) -> BackendError:
-        """The error of a rejected request. If the endpoint rejects a harmless prompt too, no prompt is at fault, and
-        the error says so."""
+        """The error to report for a rejected request. If the endpoint also rejects a harmless prompt, no prompt is at
+        fault, and the error says so."""
         record = self._pool.members[endpoint].record
         if error.kind is not ErrorKind.BAD_REQUEST:
             return error
@@ -165,8 +165,8 @@ class PromptTransport:
         on_event: OnPrompt,
         indices: Sequence[int] | None = None,
     ) -> None:
-        """`indices`: of the prompts in their call, for the request log. Raises BackendError; prompts that were reported
-        as finished stay finished."""
+        """Sends prompts. `indices`: indices of the prompts in their call, for the request log. Raises BackendError;
+        prompts that were reported as finished stay finished."""
         backend = await self._pool.members[endpoint].get_backend(self._pool.traits)
         may_batch = (self._template is not None or self._sends_chats) and self._accepts_batches.get(endpoint, True)
         if may_batch and isinstance(backend, HttpBackend):
@@ -184,8 +184,9 @@ class PromptTransport:
         index: int | None = None,
         position: int = 0,
     ) -> None:
-        """Sends one prompt as a conversation, to which the server applies its template; a raw one as a batch of one.
-        `index`: of the prompt in its call, for the request log; `position`: in its batch, for events."""
+        """Sends one prompt as a conversation, to which the server applies its template, or a raw one as a batch of one.
+        `index`: index of the prompt in its call, for the request log. `position`: its position in the batch, for
+        events."""
         backend = await self._pool.members[endpoint].get_backend(self._pool.traits)
         if self._is_raw and isinstance(backend, HttpBackend):
             await self._send_batch(
@@ -254,7 +255,7 @@ class PromptTransport:
         on_event: OnPrompt,
         indices: Sequence[int] | None,
     ) -> None:
-        """Raises the first error after all requests have ended."""
+        """Sends each prompt alone. Raises the first error after all requests have ended."""
         errors: list[BackendError] = []
 
         async def send_one(position: int, prompt: str) -> None:
@@ -297,7 +298,7 @@ class PromptTransport:
         return None
 
     async def _accepts_single(self, endpoint: int) -> bool:
-        """Whether the server accepts one harmless prompt. If it rejects this too, batches are not the reason."""
+        """Whether the server accepts one harmless prompt. If not, batches are not the reason for the rejection."""
         if self._is_raw:
             return True
         try:

@@ -26,10 +26,10 @@ class Response:
     """The kind of the error."""
     finish: FinishReason | None = None
     usage: Usage = NO_USAGE
-    """Zero if the server does not report it per prompt."""
+    """Zero if the server does not report usage per prompt."""
     endpoint: str = ""
     agent_index: int = -1
-    """The index of the endpoint in the pool that was called; -1: none."""
+    """The index of the endpoint in the called pool; -1: none."""
     left_out: tuple["Response", ...] = ()
     """For an answer that merges others: the responses without an answer, which are missing from it. Their `index` is
     that of the agent or leaf."""
@@ -43,6 +43,6 @@ class Response:
 def response_of(
     index: int, text: str, finish: FinishReason, usage: Usage | None, endpoint: str, agent_index: int
 ) -> Response:
-    """The response for an answer that has ended."""
+    """The response for a completed answer."""
     kind, error = _INCOMPLETE.get(finish, (None, None))
     return Response(index, text, error, kind, finish, usage or NO_USAGE, endpoint, agent_index)

@@ -10,7 +10,7 @@ from .response import Response
 
 _log = logging.getLogger("batch_agent")
 _MAX_NAMED = 3
-"""Failures that a message lists; the others are only counted."""
+"""Number of failures that a message lists. Further ones are only counted."""
 
 
 def has_answer(response: Response) -> bool:
@@ -18,7 +18,7 @@ def has_answer(response: Response) -> bool:
 
 
 def answered(responses: Sequence[Response], pattern: str, role: str = "agent") -> list[Response]:
-    """The responses with an answer. The others are logged, in one line, because the result lacks them."""
+    """The responses with an answer. Logs the others in one line, because they are missing from the result."""
     usable = [response for response in responses if has_answer(response)]
     if usable and len(usable) < len(responses):
         _log.warning("%s continues without some answers: %s", pattern, _failures(responses, role))
@@ -32,12 +32,12 @@ def with_left_out(answer: Response, responses: Sequence[Response]) -> Response:
 
 
 def joined_texts(responses: Sequence[Response]) -> str:
-    """Their texts, as they appear in a prompt."""
+    """The texts as they appear in a prompt."""
     return "\n---\n".join(response.text for response in responses)
 
 
 def failed_response(responses: Sequence[Response], pattern: str, role: str = "agent") -> Response:
-    """The response of a pattern without any answer to continue with."""
+    """The response of a pattern that has no answer to continue with."""
     return Response(0, error=f"{pattern}: {_failures(responses, role)}", kind=kind_of(responses))
 
 
@@ -47,7 +47,7 @@ def no_answer_error(responses: Sequence[Response], where: str) -> BackendError:
 
 
 def kind_of(responses: Sequence[Response]) -> ErrorKind:
-    """The kind of the first failure; an empty answer is invalid output."""
+    """The kind of the first failure. An empty answer counts as invalid output."""
     kinds = (response.kind for response in responses if response.kind is not None)
     return next(kinds, ErrorKind.INVALID_OUTPUT)
 

@@ -1,4 +1,4 @@
-"""Second opinion on a rejected batch: whether the endpoint is at fault or a prompt, and which prompt."""
+"""Second opinion on a rejected batch: decides whether the endpoint or a prompt is at fault, and which prompt."""
 
 import asyncio
 import sys
@@ -14,7 +14,7 @@ from .failure_policy import is_rejection
 
 
 class BatchSender(Protocol):
-    """What a second opinion needs of the dispatcher."""
+    """The part of the dispatcher that a second opinion needs."""
 
     endpoint_pool: EndpointPool
     endpoints: Sequence[int]
@@ -44,7 +44,7 @@ class SecondOpinion:
         self._sender = sender
 
     async def on_batch(self, prompts: list[PendingPrompt], rejection: EndpointRejection) -> None:
-        """Sends the batch to another endpoint. If that one rejects it too, a prompt in it is at fault."""
+        """Sends the batch to another endpoint. If that one also rejects it, a prompt in it is at fault."""
         endpoint = self._sender.find_endpoint(len(prompts), {rejection.endpoint}, max_prompts=sys.maxsize)
         if endpoint is None or endpoint == rejection.endpoint or rejection.error.kind is not ErrorKind.BAD_REQUEST:
             await self._isolate(prompts)
@@ -59,7 +59,7 @@ class SecondOpinion:
             self._sender.retry(batch, error)
 
     def on_prompt(self, prompt: PendingPrompt, rejection: EndpointRejection) -> None:
-        """Sends the prompt to another endpoint. It fails when two have rejected it."""
+        """Sends the prompt to another endpoint. It fails if two endpoints reject it."""
         earlier = {each.endpoint for each in prompt.rejections if each.error is not EMPTY_ANSWER}
         rejected_by = earlier | {rejection.endpoint}
         is_counted_on = self._sender.endpoint_pool.routing.is_healthy
@@ -73,8 +73,8 @@ class SecondOpinion:
         self._sender.requeue([prompt])
 
     async def _isolate(self, suspects: list[PendingPrompt]) -> None:
-        """Finds the prompt that a batch was rejected for by bisection, with one request per step. The other prompts are
-        answered or queued again."""
+        """Finds by bisection the prompt for which a batch was rejected, with one request per step. The other prompts
+        are answered or queued again."""
         cleared: list[PendingPrompt] = []
         rejection: EndpointRejection | None = None
         while len(suspects) > 1:

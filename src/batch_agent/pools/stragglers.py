@@ -5,24 +5,24 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from .endpoint_state import EndpointState, PromptBatch
 
 _LATE = 1.1
-"""An endpoint is late if a further prompt takes so many times as long there as elsewhere. More than 1, because speeds
+"""An endpoint is late if a further prompt takes this many times as long there as elsewhere. More than 1, because speeds
 are measured."""
 _BARELY_BEGUN = 0.1
-"""Share of its answers up to which a batch is moved while further prompts are queued."""
+"""Maximum share of its answers up to which a batch is moved while further prompts are queued."""
 _WORTH_MOVING = 0.6
-"""A batch is reclaimed if another endpoint would finish it within this share of the time that it would take here."""
+"""A batch is reclaimed if another endpoint would finish it within this share of the remaining time here."""
 _MAX_PROGRESS = 0.5
-"""Reclaiming loses what was generated: a batch that is further than this stays."""
+"""Maximum progress of a reclaimed batch, because reclaiming loses what was generated."""
 _MIN_SILENT_SECONDS = 1.0
 _SILENT_FACTOR = 5.0
 """An endpoint is silent if it takes this many times as long as the others to begin an answer, and at least
 `_MIN_SILENT_SECONDS`."""
 _MIN_UNSTREAMED_SECONDS = 5.0
-"""Seconds that an answer which is not streamed may always take."""
+"""Seconds that an unstreamed answer may always take."""
 
 
 class AnswerLengths:
-    """Lengths of the complete answers of a call, in characters, and what they say about the others."""
+    """Lengths of a call's complete answers in characters, from which the lengths of the others are estimated."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -35,14 +35,14 @@ class AnswerLengths:
         self._longest = max(self._longest, chars)
 
     def typical(self, longest_unfinished: int, unanswered: int) -> float:
-        """Expected length of an answer. Short answers finish first, so the longest one in progress counts too: twice
-        while few answers are complete."""
+        """Expected length of an answer. Short answers finish first, so the longest one in progress counts too, and
+        twice while few answers are complete."""
         mean = self._chars / self._count if self._count else 0.0
         share = self._count / max(1, self._count + unanswered)
         return max(1.0, mean, (2.0 - share) * longest_unfinished)
 
     def evenness(self, longest_unfinished: int) -> float:
-        """The mean length as a share of the longest; 1 while no answer is complete."""
+        """The mean length as a share of the longest one; 1 while no answer is complete."""
         longest = max(self._longest, longest_unfinished)
         return self._chars / (self._count * longest) if self._chars else 1.0
 
@@ -50,9 +50,9 @@ class AnswerLengths:
 def late_endpoints(
     states: Sequence[EndpointState], usable: Collection[int], queued: int, evenness: float
 ) -> dict[int, float]:
-    """Endpoints where a further prompt would be answered later than if it waits for the others, with the time there as
-    a multiple of the time elsewhere. `queued`: prompts that are not sent yet; `evenness`: the mean length of an answer,
-    as a share of the longest. Times are in longest answers, whose length cancels out."""
+    """Endpoints where a further prompt would be answered later than by waiting for the others, each with the time there
+    as a multiple of the time elsewhere. `queued`: number of unsent prompts. `evenness`: the mean length of an answer as
+    a share of the longest. Times are in longest answers, so their length cancels out."""
     speeds = {at: speed for at in usable if (speed := states[at].speed()) is not None}
     if len(speeds) < 2:
         return {}
@@ -68,7 +68,7 @@ def late_endpoints(
 def find_early(
     states: Sequence[EndpointState], late: Mapping[int, float], own: Iterable[PromptBatch], typical_chars: float
 ) -> list[PromptBatch]:
-    """The last batch at each late endpoint, if moving it loses nothing or next to nothing."""
+    """The last batch at each late endpoint, if moving it loses (almost) nothing."""
     last = {
         batch.endpoint: batch
         for batch in own
@@ -93,8 +93,8 @@ def find_stragglers(
     typical_chars: float,
     now: float,
 ) -> list[PromptBatch]:
-    """Those of the `own` batches that another endpoint would finish sooner: all batches of a silent endpoint, otherwise
-    the batch with the least progress at the endpoint that would finish last."""
+    """The `own` batches that another endpoint would finish sooner: all batches of a silent endpoint, otherwise the
+    batch with the least progress at the endpoint that would finish last."""
     if silent := _silent_batches(states, usable, own, now):
         return silent
     own = [batch for batch in own if not batch.is_unstreamed]
@@ -137,6 +137,6 @@ def _silent_batches(
 def _is_late(batch: PromptBatch, states: Sequence[EndpointState], now: float, limit: float) -> bool:
     if now - batch.sent_at <= limit:
         return False
-    if batch.is_unstreamed:  # output of other batches says nothing: this one may hang, or only be long
+    if batch.is_unstreamed:  # output of other batches says nothing: this one may hang, or merely be long
         return not batch.moves
     return states[batch.endpoint].is_silent(batch) and batch.moves < len(states)

@@ -29,22 +29,22 @@ _ADVICE = {
 PutLeaf = Callable[[int, Response], None]
 """Receives the response of the leaf with this index."""
 ReduceNodeResult = asyncio.Task[list[Response]]
-"""A supervisor: its result is the one answer of its group, or empty if the group has no answer."""
+"""A supervisor. Its result is the single answer of its group, or empty if the group has no answer."""
 
 
 async def tree_reduce(
     pool: Pool, prompt: str, reduce_prompt: str, fanin: int = 50, items: Iterable[Any] | None = None
 ) -> Response:
     """Sends `prompt` to the leaves: once per item, with the item as `{item}`, or to every agent if there are no items.
-    Then supervisors merge the answers of `fanin` leaves each, others merge their results, and so on: `reduce_prompt`
-    with the answers as `{responses}` and the level, from 1 on, as `{level}`. The response is that of the last
-    supervisor; if only one leaf has an answer, it is the leaf's.
+    Supervisors then merge the answers of `fanin` leaves each, others merge their results, and so on: each gets
+    `reduce_prompt` with the answers as `{responses}` and the level, from 1 on, as `{level}`. Returns the response of
+    the last supervisor; if only one leaf has an answer, that of the leaf.
 
     A supervisor is called as soon as its group is complete. Leaves without an answer are left out: they are logged, and
-    in the response's `left_out`. A group that its supervisor fails to merge is sent to another agent, once. If no leaf
-    has an answer, or two agents fail to merge a group, the response says so.
+    listed in the response's `left_out`. A group that its supervisor fails to merge is sent to another agent, once. If
+    no leaf has an answer, or two agents fail to merge a group, the response says so.
 
-    Raises SpecError, before anything is sent, for an empty pool, no items, a fanin below 2 and prompts without their
+    Raises SpecError, before anything is sent, for an empty pool, no items, a fanin below 2 or prompts without their
     placeholders."""
     require_agents(pool, "tree_reduce")
     if fanin < 2:
@@ -70,8 +70,8 @@ async def _prompt_all(pool: Pool, prompts: Sequence[str], put: PutLeaf) -> None:
 
 
 class _Tree:
-    """The supervisors and leaves of one call. Which leaves are merged together depends on their indices alone, not on
-    the order in which they finish or on failures."""
+    """The supervisors and leaves of a call. The grouping of leaves depends only on their indices, not on the order in
+    which they finish or on failures."""
 
     def __init__(self, pool: Pool, template: str, fanin: int, leaves: int) -> None:
         loop = asyncio.get_running_loop()
@@ -87,7 +87,7 @@ class _Tree:
             self._leaves[leaf].set_result(response)
 
     async def answer(self, leaves: Sequence[Coroutine[Any, Any, None]]) -> Response:
-        """`leaves` must put a response to every leaf."""
+        """Runs the leaves and returns the answer of the tree. `leaves`: must put a response to every leaf."""
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
                 leaf_tasks = [group.create_task(each) for each in leaves]
@@ -104,7 +104,7 @@ class _Tree:
         return with_left_out(answer, responses)
 
     def _nodes(self, group: asyncio.TaskGroup) -> list[ReduceNodeResult]:
-        """All supervisors; the last one has the answer of the tree."""
+        """All supervisors. The last one has the answer of the tree."""
         starts = range(0, len(self._leaves), self._fanin)
         row = [group.create_task(self._merge_leaves(number, start)) for number, start in enumerate(starts)]
         nodes, level = [*row], 1
@@ -123,7 +123,7 @@ class _Tree:
         return await self._merge(level, number, [response for node in below for response in await node])
 
     async def _merge(self, level: int, number: int, members: list[Response]) -> list[Response]:
-        """Merges several answers into one; a single answer, or none, stays as it is."""
+        """Merges several answers into one. A single answer, or none, is returned unchanged."""
         if len(members) < 2 or self._failure.done():
             return members
         prompt = fill_template(self._template, responses=joined_texts(members), level=str(level))

@@ -1,4 +1,4 @@
-"""Adapts programs' requests to the run's model: a model without tool calls is asked for actions."""
+"""Adapts programs' requests to the run's model. A model without tool calls is asked for actions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields, replace
@@ -24,14 +24,14 @@ _TEXT: JsonSchema = {"type": "string"}
 
 @dataclass(frozen=True, slots=True)
 class ActionAdapter:
-    """Shared by all programs of a run. The run's sampling options override the programs'."""
+    """Adapter shared by all programs of a run. The run's sampling options override the programs'."""
 
     config: AgentConfig
     traits: Traits
     uses_actions: bool
-    """Whether tools are called in action mode."""
+    """Whether tools are called through actions."""
     _prompts: dict[bytes, Prompt] = field(default_factory=dict)
-    """Equal prompts are one object, which is encoded once."""
+    """Interned prompts: equal prompts are one object, which is encoded once."""
 
     def request(
         self,
@@ -41,7 +41,8 @@ class ActionAdapter:
         action_texts: Mapping[str, str],
         index: int | None = None,
     ) -> Request:
-        """`action_texts`: the model's own text for its calls, by call id. `index`: of the agent's input."""
+        """The request for the model. `action_texts`: the model's own text of each action, by call id. `index`: index of
+        the agent's input."""
         uses_actions = self.uses_actions and bool(completion.tools)
         schema, instructions = self._schema(completion) if uses_actions else self._answer_schema(completion)
         system = [completion.system, *([actions.instructions(completion.tools)] if uses_actions else []), *instructions]
@@ -81,12 +82,12 @@ class ActionAdapter:
         return replace(reply, text="", finish="calls", calls=(action,))
 
     def _schema(self, completion: CompletionRequest) -> tuple[JsonSchema | None, Sequence[str]]:
-        """The schema that the server enforces for actions, or instructions for the prompt."""
+        """The schema of actions for the server to enforce, or instructions for the prompt."""
         answer = completion.answer_schema or _TEXT
         may_call = completion.tool_choice != "none"
         turn = actions.turn_schema(completion.tools, answer) if may_call else actions.last_turn_schema(answer)
         if not is_enforced(turn, self.traits):
-            return None, (schema_instruction(turn),)  # the same in each request, to keep the prompt's prefix
+            return None, (schema_instruction(turn),)  # equal in all requests, to keep the prompt's prefix
         if completion.tool_choice == "required":
             turn = actions.call_schema([tool for tool in completion.tools if completion.tool_name in ("", tool.name)])
         return turn, ()
@@ -121,7 +122,7 @@ class ActionAdapter:
 
 
 def keeps_choice(completion: CompletionRequest, reply: Reply) -> bool:
-    """Whether the named tool is called; a truncated or refused reply says by itself that it is not."""
+    """Whether the required tool is called. A truncated or refused reply counts as keeping the choice."""
     return not completion.tool_name or bool(reply.calls) or reply.finish in ("length", "refusal")
 
 
@@ -133,7 +134,7 @@ def _filter_calls(completion: CompletionRequest, reply: Reply) -> Reply:
 
 
 def _as_action(message: Message, action_texts: Mapping[str, str]) -> Message:
-    """The message as a model without tool calls writes or reads it."""
+    """The message in the form that a model without tool calls reads and writes."""
     if isinstance(message, Assistant) and message.calls:
         call = message.calls[0]
         return Assistant(action_texts.get(call.id) or _action(call))

@@ -1,5 +1,4 @@
-"""Answers the requests of programs, with the same slots, KV ledger, retries, budget and events as those of any
-agent."""
+"""Answers the requests of programs, with the same slots, KV ledger, retries, budget and events as for any agent."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -40,12 +39,12 @@ class GatewayService:
     adapter: ActionAdapter
     sessions: ProgramSessions
     max_turns: int
-    """Limit of requests per agent."""
+    """Maximum number of requests per agent."""
     tokens: TokenRecorder | None = None
-    """Keeps the tokens of requests, of which programs notice nothing."""
+    """Records the tokens of requests. Programs do not notice it."""
     _turns: Counter[str] = field(default_factory=Counter)
     _action_texts: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
-    """By agent and call id: the model's text, where it was an action."""
+    """The model's text of each action, by agent and call id."""
 
     @property
     def model(self) -> str:
@@ -67,7 +66,7 @@ class GatewayService:
         return reply
 
     def leave(self, agent: str) -> None:
-        """Forgets an agent that is done."""
+        """Forgets a finished agent."""
         self._turns.pop(agent, None)
         self._action_texts.pop(agent, None)
         if self.tokens is not None:
@@ -89,8 +88,9 @@ class GatewayService:
         return reply
 
     async def _send_with_choice(self, turn: "_Turn", completion: CompletionRequest) -> tuple[Request, Replied, Reply]:
-        """A server that does not support a named tool choice rejects or ignores it: then only that tool is offered, in
-        this request alone, since it changes the prompt's prefix."""
+        """Sends a request with a named tool choice. A server that does not support it rejects or ignores it; then the
+        request is repeated with only that tool offered. Later requests offer all tools, because leaving some out
+        changes the prompt's prefix."""
         try:
             found = await self._send(turn, completion, completion)
         except BackendError as error:
@@ -112,7 +112,7 @@ class GatewayService:
     async def _send(
         self, turn: "_Turn", completion: CompletionRequest, replacement: CompletionRequest
     ) -> tuple[Request, Replied, Reply]:
-        """Sends `replacement` instead of `completion`."""
+        """Sends `replacement` in place of `completion`."""
         index = turn.session.job.index
         request = self.adapter.request(replacement, turn.key, turn.number, turn.action_texts, index)
         step = Generate(request, self.max_turns - turn.number)
@@ -132,7 +132,8 @@ class GatewayService:
         return await self.turn_runner.turn(session.job, step, None, task)
 
     async def _run_side_turn(self, session: ProgramSession, key: str, step: Generate) -> Replied:
-        """Sends a request while another one of the same program is in progress: to the server, a separate agent."""
+        """Sends a request while another one of the same program is in progress. The server sees it as a separate
+        agent."""
         task, gate = asyncio.current_task(), self.turn_runner.admission
         assert task is not None
         job = replace(session.job, key=key)
@@ -145,7 +146,8 @@ class GatewayService:
 
 
 def _thread(request: Request) -> str:
-    """Identifies a conversation of a program by its beginning. One without tools is another, such as for a title."""
+    """Identifies a conversation of a program by its beginning. A conversation without tools, such as for a title, is
+    separate."""
     first = next((message.text for message in request.messages if isinstance(message, User)), "")
     beginning = f"{bool(request.prompt.tools)}{first}"
     return blake2b(beginning.encode(errors="replace"), digest_size=4).hexdigest()

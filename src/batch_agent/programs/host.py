@@ -1,4 +1,4 @@
-"""Opens and closes what a run with program agents needs: gateway, runtime and sessions."""
+"""Opens and closes the resources of a run with program agents: gateway, runtime and sessions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -34,8 +34,7 @@ async def open_program_host(
     notify: Callable[[str], None],
     tokens: TokenRecorder | None = None,
 ) -> AsyncIterator[ProgramTurnRunner]:
-    """Yields the turn runner that hands turns to programs; their requests go through `turn_runner`. Raises
-    SpecError."""
+    """Yields the turn runner that runs programs as turns. Their requests go through `turn_runner`. Raises SpecError."""
     runtime, model = spec.runtime, config.model
     assert runtime is not None
     sessions = ProgramSessions(turn_runner.admission, turn_runner.events)
@@ -75,7 +74,7 @@ def _uses_actions(spec: BatchSpec, traits: Traits) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _GatewayAccess:
-    """Access through the gateway."""
+    """Access to the model through the gateway."""
 
     gateway: Gateway
     model: str
@@ -86,7 +85,7 @@ class _GatewayAccess:
 
 @dataclass(frozen=True, slots=True)
 class _DirectAccess:
-    """Access directly to the server: one address for all agents, and nothing is masked."""
+    """Direct access to the server: one address for all agents, without masking."""
 
     server: ModelEndpoint
 

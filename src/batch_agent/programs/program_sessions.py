@@ -17,24 +17,23 @@ from ..core.run_failure import RunStopped
 from ..engine.admission import AdmissionController
 
 _PROGRAM = ToolCall("", "(program)", "")
-"""Stand-in for the call that an agent waits for while its program neither sends a request nor runs a tool of the
-model."""
+"""Name of what an agent waits for while its program neither sends a request nor runs a tool that the model called."""
 
 
 _MAX_FAILURES = 3
 
 
 class ProgramSession:
-    """One agent while its program works on a prompt. Between requests it has no slot, and residency only on lease, as
-    any agent that waits for its tools."""
+    """One agent while its program works on a prompt. Between requests it holds no slot, and keeps its residency only on
+    a lease, like any agent that waits for its tools."""
 
     def __init__(
         self, job: Job, gate: AdmissionController, events: EventSink | None, cancel: Callable[[], object]
     ) -> None:
-        """`cancel` stops the program."""
+        """`cancel`: stops the program."""
         self.job = job
         self.attempt = secrets.token_hex(4)
-        """Identifies the requests of this session among those of attempts that fail."""
+        """Distinguishes the requests of this session from those of failed attempts."""
         self.turns = 0
         self.usage = NO_USAGE
         self.queued = 0.0
@@ -43,9 +42,9 @@ class ProgramSession:
         self.refusal: BackendError | None = None
         """Error of the last request, if it failed."""
         self.failures = 0
-        """Consecutive requests that failed although each was retried."""
+        """Number of consecutive requests that failed after retries."""
         self.ended_by: BackendError | RunStopped | None = None
-        """Why the program was cancelled."""
+        """The reason why the program was cancelled."""
         self._gate = gate
         self._events = events
         self._cancel = cancel
@@ -58,14 +57,14 @@ class ProgramSession:
         self._wait()
 
     def stop(self, error: BackendError | RunStopped) -> None:
-        """Cancels the program: none of its requests can be answered any more."""
+        """Cancels the program, because none of its requests can be answered any more."""
         if self.ended_by is None:
             self.ended_by = error
             self._cancel()
 
     def on_failure(self, error: BackendError) -> None:
-        """Many programs repeat a failed request themselves, some without limit; after a few failures of the server the
-        program is cancelled."""
+        """Counts a failed request. Many programs repeat failed requests themselves, some without limit, so the program
+        is cancelled after a few failures of the server."""
         self.refusal = error
         self.failures += error.retryable
         if error.kind in (ErrorKind.BUDGET, ErrorKind.MAX_TURNS) or self.failures >= _MAX_FAILURES:
@@ -73,7 +72,7 @@ class ProgramSession:
 
     @contextmanager
     def request_in_progress(self, completion: CompletionRequest) -> Iterator[bool]:
-        """Context of one request. Yields whether it is the only one."""
+        """Context of a request. Yields whether it is the program's only one."""
         is_only, self._open_requests = not self._open_requests, self._open_requests + 1
         if is_only:
             self._waiting.close()
@@ -91,15 +90,15 @@ class ProgramSession:
         self.usage += reply.usage
         self.queued += queued
         self._calls, self._request = (*self._calls, *reply.calls), request
-        if completion.tools or not self.transcript:  # a request without tools is a side request, such as for a title
+        if completion.tools or not self.transcript:  # such as a request for a title
             self.transcript = (*completion.messages, Assistant(reply.text, reply.calls, reply.thoughts))
 
     def close(self) -> None:
-        """The program has finished."""
+        """Ends the session after the program has finished."""
         self._waiting.close()
 
     def _wait(self) -> None:
-        """The program runs the model's tool calls, or something of its own."""
+        """Begins a wait: the program runs the model's tool calls or does work of its own."""
         self._since = self._now()
         if self._calls and self._events is not None:
             self._events.emit(CallsStarted(self.job.key, self.turns, tuple(call.name for call in self._calls)))
@@ -151,5 +150,5 @@ def _results(calls: Sequence[ToolCall], messages: Sequence[Message]) -> tuple[To
     last = next((message for message in reversed(messages) if isinstance(message, ToolResults)), ToolResults(()))
     found = {result.call.id: result for result in last.results}
     if len(found) == len(calls) and found.keys().isdisjoint(call.id for call in calls):
-        return last.results  # the server's ids were not unique, so the program got others
+        return last.results  # the server's ids were not unique, so the program received others
     return tuple(found.get(call.id, ToolResult(call, "")) for call in calls)

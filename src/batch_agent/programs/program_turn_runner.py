@@ -1,4 +1,4 @@
-"""Turn runner for program agents: to the engine, everything a program does for its agent is one turn."""
+"""Turn runner for program agents. To the engine, all work of a program for its agent is one turn."""
 
 import asyncio
 import random
@@ -28,8 +28,8 @@ from .program_sessions import ProgramSession, ProgramSessions
 
 @dataclass(frozen=True, slots=True)
 class ProgramTurnRunner:
-    """Replaces `BackendTurnRunner` in a run with program agents. An agent keeps its session until it is done: if an
-    answer did not fit, the program continues its conversation."""
+    """Replaces `BackendTurnRunner` in a run with program agents. An agent keeps its session until it ends: if an answer
+    does not fit the schema, the program continues its conversation."""
 
     factory: SessionFactory
     sessions: ProgramSessions
@@ -37,7 +37,7 @@ class ProgramTurnRunner:
     turn_time: Deadlines
     retry: Retry
     release: Callable[[str], None]
-    """Called when requests of an agent's program are not answered any more."""
+    """Called when requests from an agent's program are no longer answered."""
     events: EventSink | None = None
     _agent_sessions: dict[str, AgentSession] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ class ProgramTurnRunner:
             await agent_session.aclose()
 
     async def _attempt(self, job: Job, request: Request) -> tuple[ProgramResult, ProgramSession]:
-        """Raises ProgramFailed or, if the program failed only because its requests did, their error."""
+        """Raises ProgramFailed, or the error of the program's requests if it failed only because of them."""
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
                 attempt = group.create_task(self._outcome(job, request))
@@ -113,8 +113,8 @@ class ProgramTurnRunner:
 
 
 def _replied(result: ProgramResult, session: ProgramSession, seconds: float, attempts: int) -> Replied:
-    """Usage and turns are taken from the requests, if there were any; the program's own record of its calls has more
-    detail."""
+    """Takes usage and turns from the requests, if there were any. The program's own record of its calls is more
+    detailed."""
     usage = session.usage if session.turns else result.usage
     trace = ProgramTrace(
         turns=session.turns or result.turns,
@@ -132,7 +132,7 @@ def _last_prompt(request: Request) -> str:
 
 
 def _whole_prompt(request: Request) -> str:
-    """The whole conversation as one prompt, for a new program: usually only the task."""
+    """The whole conversation as one prompt for a new program. Usually it is only the task."""
     parts = [request.prompt.system]
     for message in request.messages:
         match message:

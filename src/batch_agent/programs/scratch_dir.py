@@ -32,7 +32,7 @@ _in_use: set[str] = set()
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Creates a directory for this run. Its path has no links, as programs may resolve it. Raises OSError."""
+    """Creates a directory for this run. Its path contains no links, because programs may resolve it. Raises OSError."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent()))
     _in_use.add(str(folder))
     try:
@@ -47,8 +47,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def remove_abandoned() -> None:
-    """Removes directories of runs that were killed, which may take a while. Never raises; in doubt, a directory is
-    kept."""
+    """Removes the directories of killed runs, which may take a while. Never raises. In doubt, a directory is kept."""
     with suppress(OSError), os.scandir(_parent()) as entries:
         for entry in entries:
             if entry.name.startswith(_PREFIX) and entry.path not in _in_use:
@@ -64,14 +63,14 @@ def _mark(folder: Path) -> int:
     """Returns the marker's descriptor, locked if the file system supports locks. Programs do not inherit it."""
     descriptor, temporary = tempfile.mkstemp(prefix=f"{_MARKER}.", dir=folder)
     os.write(descriptor, "\n".join([_MAGIC, *_machine(), ""]).encode())
-    with suppress(OSError):  # without locks it never counts as abandoned
+    with suppress(OSError):  # without locks, the directory never counts as abandoned
         try_lock(descriptor)
     os.rename(temporary, folder / _MARKER)
     return descriptor
 
 
 def _remove_if_abandoned(folder: Path) -> None:
-    """Leaves directories that are in use or belong to something else. Raises OSError if it has disappeared."""
+    """Removes a directory, unless it is in use or belongs to something else. Raises OSError if it has disappeared."""
     status = os.lstat(folder)
     is_private = not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or not is_private:

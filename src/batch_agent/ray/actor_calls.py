@@ -10,7 +10,7 @@ from ray.exceptions import RayError
 
 async def call_result(call: Any) -> Any:
     """Result of an actor call. Raises RayError. If the waiter is cancelled, the call continues: Ray does not support
-    futures that its clients cancel."""
+    futures that clients cancel."""
     future = asyncio.wrap_future(call.future())
     try:
         await asyncio.wait([future])
@@ -21,7 +21,7 @@ async def call_result(call: Any) -> Any:
 
 
 async def cancellable_call_result(call: Any) -> Any:
-    """Result of an actor call, as `call_result` returns it. If the waiter is cancelled, so is the call."""
+    """Like `call_result`, but cancels the call if the waiter is cancelled."""
     try:
         return await call_result(call)
     except asyncio.CancelledError:
@@ -43,5 +43,5 @@ def kill(actor: Any) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """First line of the message: Ray's messages are long."""
+    """First line of the message, because Ray's messages are long."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,6 +1,6 @@
-"""Columns that a map over a dataset adds: the answer, and how its agent ended.
+"""Columns that a map adds to a dataset: the answer, and how its agent ended.
 
-Their types follow from the schema of the answers alone, so that all blocks of the dataset have the same."""
+Their types follow from the schema of the answers alone, so all blocks of the dataset have the same types."""
 
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from ..core.schema import JsonSchema
 from ..data.result_rows import jsonable, replace_lone_surrogates
 
 _JSON = pa.string()
-"""Type of values that have no type of their own: they are written as JSON."""
+"""Type of values without a type of their own, which are written as JSON."""
 _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 _INT64 = range(-(2**63), 2**63)
 _MAX_FLOAT = 1.7e308
@@ -47,14 +47,14 @@ class ResultColumns(Protocol):
 
 
 def add_columns(columns: ResultColumns, rows: pa.Table, answers: Sequence[tuple[Any, ...]]) -> pa.Table:
-    """The rows with the columns. `answers`: values of the columns for each row."""
+    """The rows with added columns. `answers`: values of the columns for each row."""
     for at, (name, type_) in enumerate(columns.types.items()):
         rows = rows.append_column(name, pa.array([values[at] for values in answers], type_))
     return rows
 
 
 def check_names(columns: ResultColumns, names: Iterable[str]) -> None:
-    """Raises SpecError if the dataset has columns of these names already."""
+    """Raises SpecError if the dataset already has columns with these names."""
     if taken := [name for name in names if name in columns.types]:
         raise SpecError(
             f"The dataset has a column {taken[0]!r}, which the results need: pass column_prefix='answer_' "
@@ -63,7 +63,7 @@ def check_names(columns: ResultColumns, names: Iterable[str]) -> None:
 
 
 class WholeResult:
-    """Column with the results as they are, for a caller that needs them; their outputs are JSON data."""
+    """Column with unchanged results, for a caller that needs them. Their outputs are JSON data."""
 
     name = "__batch_agent_result__"
     types = {name: pa.large_binary()}  # noqa: RUF012 - of a Protocol
@@ -73,10 +73,10 @@ class WholeResult:
 
 
 class AnswerColumns:
-    """Columns for answers of one schema: `output`, text or a struct, and statistics of its agent."""
+    """Columns for answers of one schema: `output`, which is text or a struct, and statistics of the agent."""
 
     def __init__(self, schema: JsonSchema | None, prefix: str = "") -> None:
-        """`schema`: of the answers; None: they are text. `prefix`: put before every name."""
+        """`schema`: schema of the answers; None for text. `prefix`: prepended to every name."""
         output = pa.string() if schema is None else arrow_type(schema, schema.get("$defs", {}))
         self.types = {prefix + name: type_ for name, type_ in {"output": output, **_STATISTICS}.items()}
         """Types of the columns by name, in their order."""
@@ -104,8 +104,8 @@ class AnswerColumns:
 
 
 def arrow_type(schema: Any, definitions: Mapping[str, Any], seen: tuple[str, ...] = ()) -> pa.DataType:
-    """Arrow type for values of a JSON schema: structs for objects with known fields, lists, and scalars. Text, for
-    JSON, where values may have several types or any depth. `seen`: names of the definitions around it."""
+    """Arrow type for values of a JSON schema: structs for objects with known fields, lists, and scalars. Values that
+    may have several types or any depth become JSON text. `seen`: names of the enclosing definitions."""
     if not isinstance(schema, Mapping):
         return _JSON
     reference = schema.get("$ref")
@@ -124,7 +124,7 @@ def arrow_type(schema: Any, definitions: Mapping[str, Any], seen: tuple[str, ...
 
 
 def conform(value: Any, type_: pa.DataType) -> Any:
-    """JSON data as a value of this type. None if it does not fit, as an integer of more than 64 bits."""
+    """Converts JSON data to this type. None if the data does not fit, for example an integer of more than 64 bits."""
     if value is None:
         return None
     if pa.types.is_struct(type_):

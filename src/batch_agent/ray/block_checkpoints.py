@@ -1,4 +1,4 @@
-"""Checkpoints of the blocks of a dataset: one directory for each, which the next process finds by the rows."""
+"""Checkpoints of the blocks of a dataset: one directory per block, which the next process finds by the rows."""
 
 import shutil
 from collections import deque
@@ -14,11 +14,11 @@ from ..store.lock import CheckpointInUse
 from ..store.sqlite import SqliteStore
 
 _KEPT_BLOCKS = 4
-"""Blocks whose temporary checkpoints outlive them: Ray may not have received their results yet when they end."""
+"""Number of ended blocks whose temporary checkpoints are kept, because Ray may not have received their results yet."""
 
 
 def block_name(rows: Iterable[Any]) -> str:
-    """Hash of the rows in their order: the same in every process and every run."""
+    """Hash of the rows in order, which is the same in every process and run."""
     hashed = blake2b(digest_size=12)
     for row in rows:
         encoded = canonical(row)
@@ -28,20 +28,19 @@ def block_name(rows: Iterable[Any]) -> str:
 
 
 class BlockCheckpoints:
-    """Directories of checkpoints below `root`. A process that runs a block locks its directory. When that process has
-    died, the next one with the same rows and the same root opens the directory, and continues where the first one
-    ended."""
+    """Directories of checkpoints below `root`. A process that runs a block locks its directory. After that process has
+    died, the next one with the same rows and root opens the directory and continues where the first one stopped."""
 
     def __init__(self, root: Path, *, is_temporary: bool) -> None:
-        """`is_temporary`: checkpoints of blocks that ended are deleted, after a few more blocks."""
+        """`is_temporary`: whether checkpoints of ended blocks are deleted, after a few further blocks."""
         self._root = root
         self._is_temporary = is_temporary
         self._ended: deque[Sequence[Path]] = deque()
 
     @asynccontextmanager
     async def open(self, rows: Sequence[Any]) -> AsyncIterator[tuple[Path, SqliteStore]]:
-        """The directory and the store of these rows, which nobody else uses. Blocks with equal rows that run at the
-        same time have numbered directories. Raises StoreError."""
+        """Opens the directory and the store of these rows, for exclusive use. Blocks with equal rows that run at the
+        same time get numbered directories. Raises StoreError."""
         name = block_name(rows)
         for number in count(1):
             folder = self._root / (name if number == 1 else f"{name}-{number}")
@@ -57,7 +56,7 @@ class BlockCheckpoints:
             return
 
     def block_ended(self, folders: Sequence[Path]) -> None:
-        """A block has ended, whose parts have these directories."""
+        """Notes that a block has ended. `folders`: directories of its parts."""
         if self._is_temporary:
             self._ended.append(folders)
             while len(self._ended) > _KEPT_BLOCKS:

@@ -25,43 +25,44 @@ from .serialization import RemoteError, deserialize_spec
 from .worker_actor import check_version
 
 ROWS_PER_PART = 2_000
-"""Rows of a block that are one run with one checkpoint: it bounds the memory of an actor."""
+"""Maximum rows in a part of a block, which is one run with one checkpoint. Bounds the memory of an actor."""
 _PARTS_AT_ONCE = 2
-"""Parts of one block that run at the same time: while the last agents of one end, those of the next one begin."""
+"""Number of parts of a block that run at the same time: while the last agents of one part end, those of the next one
+begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorConfig:
-    """What the actors of a map get from its caller."""
+    """Configuration that the caller of a map passes to its actors."""
 
     spec: bytes
-    """As `serialize_spec` returns it."""
+    """A result of `serialize_spec`."""
     version: str
     """The caller's version of batch-agent."""
     name: str
-    """Name of the map: of the directories of its temporary checkpoints."""
+    """Name of the map, used for the directories of its temporary checkpoints."""
     checkpoint_dir: str | None
-    """Directory of the checkpoints on every node; None: a temporary one."""
+    """Directory for checkpoints on every node; None: a temporary one."""
     prefix: str | None
-    """Put before the names of the columns. None: there is one column, with whole results."""
+    """Prefix of the column names. None: a single column with whole results."""
 
     @property
     def root(self) -> Path:
-        """Directory of the checkpoints on this node."""
+        """Directory for checkpoints on this node."""
         if self.checkpoint_dir is not None:
             return Path(self.checkpoint_dir)
         return Path(tempfile.gettempdir()) / f"batch-agent-{self.name}"
 
 
 class BlockOperator:
-    """Callable of `Dataset.map_batches`, in an actor: a block in, the same rows with their answers out.
+    """Callable for `Dataset.map_batches`, in an actor: takes a block, and returns the same rows with their answers.
 
-    A block is run in parts, each by the ordinary engine with a checkpoint of its own on this node. If the actor dies,
-    Ray repeats its blocks, on the same node or another one; agents with facts in a checkpoint there are not repeated.
-    The backend, the tools and the membership in the coordinator stay open between blocks."""
+    A block runs in parts, each by the ordinary engine with its own checkpoint on this node. If the actor dies, Ray
+    repeats its blocks on any node; agents with facts in a checkpoint there are not repeated. The backend, the tools and
+    the membership in the coordinator stay open between blocks."""
 
     def __init__(self, config: OperatorConfig, coordinator: Any) -> None:
-        """`coordinator`: the actor whose limits, budget and tool calls all operators of the map share."""
+        """`coordinator`: the actor through which all operators of the map share limits, budget and tool calls."""
         self._config = config
         self._coordinator = coordinator
         self._checkpoints = BlockCheckpoints(config.root, is_temporary=config.checkpoint_dir is None)
@@ -70,8 +71,8 @@ class BlockOperator:
         self._session: BlockSession | None = None
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
-        """Yields the parts in their order, each when it has ended. Ray calls it in several threads, one for each of the
-        blocks that run at the same time. Raises SpecError, BackendError, RunStopped and StoreError."""
+        """Yields the parts in order, each as soon as it has ended. Ray calls it in several threads, one per concurrent
+        block. Raises SpecError, BackendError, RunStopped and StoreError."""
         session, columns = self._opened()
         check_names(columns, block.column_names)
         running: deque[tuple[pa.Table, Future[_Ended]]] = deque()
@@ -92,13 +93,13 @@ class BlockOperator:
         self._checkpoints.block_ended(folders)
 
     def __del__(self) -> None:
-        """Ray deletes the operator when its actor ends regularly: its share of the limits is free at once."""
+        """Called by Ray when its actor ends regularly. Frees the operator's share of the limits at once."""
         if self._session is not None:
             self._session.close()
         self._checkpoints.delete_ended()
 
     def _opened(self) -> tuple[BlockSession, ResultColumns]:
-        """The session of this actor, a new one if the last one has failed, and the columns of the results. Raises
+        """The session of this actor, or a new one if the last one has failed, and the columns of the results. Raises
         SpecError."""
         with self._lock:
             if self._setup is None:
@@ -116,7 +117,7 @@ class BlockOperator:
         return self._coordinator
 
     def _part(self, rows: Sequence[Any], columns: ResultColumns) -> Callable[[RunResources], Awaitable["_Ended"]]:
-        checkpoints = self._checkpoints  # without a reference to the operator, which would keep it from being deleted
+        checkpoints = self._checkpoints  # without a reference to the operator, which would keep it alive
 
         async def run(resources: RunResources) -> _Ended:
             answers: list[tuple[Any, ...]] = [()] * len(rows)
@@ -144,6 +145,6 @@ def _joined(part: pa.Table, future: "Future[_Ended]", folders: list[Path], colum
     try:
         ended = future.result()
     except BatchAgentError as error:
-        raise RemoteError.of(error).error() from None  # the error itself may hold what cannot be pickled
+        raise RemoteError.of(error).error() from None  # the error itself may not be picklable
     folders.append(ended.folder)
     return add_columns(columns, part, ended.answers)

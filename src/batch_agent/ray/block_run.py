@@ -1,4 +1,4 @@
-"""Runs of blocks of rows, with resources that a process opens once for all of them."""
+"""Runs of blocks of rows, with resources that a process opens once for all blocks."""
 
 import asyncio
 import threading
@@ -24,11 +24,11 @@ Work = Callable[[RunResources], Awaitable[_Result]]
 
 
 async def run_block(resources: RunResources, name: str, rows: Sequence[Any], store: Store, put: Put) -> None:
-    """Runs an agent for each row and sends the results to `put`; their indices are those of the rows. Agents whose
-    facts are in `store` continue from them, and the store keeps what the others do.
+    """Runs an agent for each row and sends the results to `put`, with the indices of the rows. Agents with facts in
+    `store` continue from them; the store also keeps the new facts.
 
-    `resources`: opened for a distributed run without inputs. Its backend, limits, budget and tools serve all blocks of
-    the process, also those that run at the same time; `name` distinguishes agents with equal rows. Raises SpecError
+    `resources`: opened for a distributed run without inputs; their backend, limits, budget and tools serve all blocks
+    of the process, including concurrent ones. `name`: distinguishes agents with equal rows. Raises SpecError
     (PlanMismatch if the store belongs to another question), RunStopped and StoreError."""
     spec = replace(resources.setup.spec, inputs=rows)
     setup = replace(resources.setup, spec=spec, stage=name, input_fields=None)
@@ -50,11 +50,12 @@ async def run_block(resources: RunResources, name: str, rows: Sequence[Any], sto
 
 
 class BlockSession:
-    """Resources of a distributed run, open in an event loop of their own thread, for work that other threads submit.
-    They are opened at once, and closed by `close` or by an error."""
+    """Resources of a distributed run, open in an event loop on its own thread, for work that other threads submit. They
+    are opened at once, and closed by `close` or by an error."""
 
     def __init__(self, setup: RunSetup, coordinator: Coordinator) -> None:
-        """`setup`: without inputs (`input_fields` is empty). `coordinator`: what all processes of the run share."""
+        """`setup`: a setup without inputs (`input_fields` is empty). `coordinator`: shared by all processes of the
+        run."""
         self._setup = setup
         self._coordinator = coordinator
         self._lock = threading.Lock()
@@ -72,8 +73,8 @@ class BlockSession:
         return self._failure is not None
 
     def submit(self, work: Work[_Result]) -> "Future[_Result]":
-        """Starts `work` in the event loop, as soon as the resources are open. The future has its result, or the error
-        that ended the session. To cancel the future cancels nothing that has begun."""
+        """Starts `work` in the event loop as soon as the resources are open. The future gets its result, or the error
+        that ended the session. Cancelling the future does not cancel work that has begun."""
         future: Future[_Result] = Future()
         with self._lock:
             if self._failure is not None:
@@ -86,7 +87,7 @@ class BlockSession:
         return future
 
     def close(self) -> None:
-        """Cancels what runs and closes the resources. Waits for it, but only some seconds."""
+        """Cancels running work and closes the resources. Waits for that, but only for some seconds."""
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._queue.put_nowait, None)
@@ -111,7 +112,7 @@ class BlockSession:
         is_ready.set()
         async with open_resources([self._setup], None, self._coordinator, submits=False) as [resources]:
             with ungrouped():
-                async with asyncio.TaskGroup() as group:  # within the resources: their loss cancels the work
+                async with asyncio.TaskGroup() as group:  # inside of the resources: their loss cancels the work
                     running: set[asyncio.Task[None]] = set()
                     while (item := await self._queue.get()) is not None:
                         task = group.create_task(self._work(resources, *item))

@@ -17,9 +17,9 @@ from ..store.memory_store import MemoryStore
 from ..store.sqlite import SqliteStore
 
 _BATCH_SECONDS = 0.02
-"""Seconds for which updates are collected: a call costs the actor more than its payload."""
+"""Seconds for which updates are collected, because a call costs the actor more than its payload."""
 _MAX_HISTORIES = 256
-"""Histories of agents in one response."""
+"""Maximum number of agents' histories in one response."""
 
 Histories = dict[str, tuple[Fact, ...]]
 """Facts of agents, by key."""
@@ -35,7 +35,7 @@ class CoordinatorActor:
             MemoryStore() if checkpoint_dir is None else SqliteStore(Path(checkpoint_dir))
         )
         self._workers_by_rank: dict[str, str] = {}
-        """The worker that currently has each rank."""
+        """The current worker of each rank."""
         self._joined: set[str] = set()
 
     async def open(self, marker: str | None) -> None:
@@ -52,12 +52,12 @@ class CoordinatorActor:
         await self._coordinator.aclose()
 
     async def call_method(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Calls a method of the coordinator, or of a part of it: `documents.read`."""
+        """Calls a method of the coordinator or of one of its parts, for example `documents.read`."""
         return await attrgetter(method)(self._coordinator)(*args, **options)
 
     async def renew(self, rank: str | None, worker: str, tokens: Mapping[str, int], ttl: float) -> frozenset[str]:
-        """Renews leases. A new worker with a known rank replaces one whose process has ended, since Ray restarts only
-        those: the leases of its predecessor are released."""
+        """Renews leases. A new worker with a known rank replaces one whose process has ended, because Ray restarts only
+        those. The leases of the predecessor are released."""
         if rank is not None and worker not in self._joined:
             self._joined.add(worker)
             predecessor, self._workers_by_rank[rank] = self._workers_by_rank.get(rank), worker
@@ -69,8 +69,8 @@ class CoordinatorActor:
         await self._coordinator.updates.publish(data if rank is None else _WorkerMessage(data))
 
     async def poll(self, rank: str | None, after: Cursor, wait: float) -> tuple[Updates, Histories]:
-        """Updates since a cursor. Updates that only concern submitters do not wake workers. Submitters receive the
-        facts of completed agents with the completions, which saves them a call per agent."""
+        """Updates since a cursor. Updates that concern only submitters do not wake workers. Submitters receive the
+        facts of completed agents together with the completions, which saves them one call per agent."""
         deadline = aio.now() + wait
         updates = await self._coordinator.updates.poll(after, wait=wait)
         while rank is not None and not _concerns_workers(updates) and (left := deadline - aio.now()) > 0:
@@ -87,7 +87,7 @@ class CoordinatorActor:
 
 
 class _WorkerMessage(bytes):
-    """A message that a worker has published."""
+    """A message published by a worker."""
 
 
 def _concerns_workers(updates: Updates) -> bool:

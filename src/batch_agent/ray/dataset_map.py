@@ -18,13 +18,14 @@ from .serialization import serialize_spec, spec_for_workers
 
 _OLDEST_RAY = (2, 60)
 _BLOCKS_AT_ONCE = 2
-"""Blocks that an actor runs at the same time: while the last agents of one end, those of the next one begin."""
+"""Number of blocks that an actor runs at the same time: while the last agents of one block end, those of the next one
+begin."""
 
 
 def map_dataset(
     dataset: Any, spec: BatchSpec, prefix: str | None, actor_options: Mapping[str, Any] | None = None
 ) -> Any:
-    """The dataset with the columns of the results. Nothing is sent before it is consumed. `prefix`: as of
+    """The dataset with the columns of the results. Nothing is sent before it is consumed. `prefix`: as in
     `OperatorConfig`. Raises SpecError."""
     if not isinstance(dataset, Dataset):
         raise SpecError(
@@ -61,7 +62,7 @@ def map_dataset(
 
 
 def _check(spec: BatchSpec) -> None:
-    """Raises SpecError for options that a dataset has itself, or that need all results in one place."""
+    """Raises SpecError for options that a dataset provides itself, or that need all results in one place."""
     if spec.rows.selects or spec.rows.input_format is not None:
         raise SpecError(
             "BatchAgent.map takes all rows of the dataset: choose them with dataset.filter and dataset.limit instead "

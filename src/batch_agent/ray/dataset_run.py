@@ -1,4 +1,4 @@
-"""Run whose inputs are a Ray Dataset or a large file: a map over it, whose results come to this process."""
+"""Run whose inputs are a Ray Dataset or a large file: a map whose results come to this process."""
 
 import asyncio
 import pickle
@@ -31,11 +31,11 @@ with lazy_modules(globals()):
     from .. import data
 
 _RAYS_ADVICE = "\nFailed to apply UDF"
-"""Ray Data adds this and more to the message of an exception."""
+"""Beginning of the text that Ray Data appends to the message of an exception."""
 
 
 class DatasetRun:
-    """Run over the rows of a dataset. Ray Data reads them, and its actors run the agents, by blocks."""
+    """Run over the rows of a dataset. Ray Data reads them, and its actors run the agents, block by block."""
 
     def __init__(self, setup: RunSetup) -> None:
         self._setup = setup
@@ -58,7 +58,7 @@ class DatasetRun:
                     await deliver(result)
 
     def _results(self, mapped: Any) -> Iterator[list[AgentResult]]:
-        """Results of one block after the other. Blocks."""
+        """Results, block by block. Blocks the thread."""
         first = 0
         for table in mapped.iter_batches(batch_size=None, batch_format="pyarrow"):
             rows = unpack_rows(table.drop_columns([WholeResult.name]))
@@ -76,7 +76,7 @@ class DatasetRun:
 
 @contextmanager
 def _in_order(dataset: Any) -> Iterator[None]:
-    """Blocks come in their order while the block runs. The setting belongs to the user's dataset, too."""
+    """Keeps blocks in order for the duration of the `with` block. The setting also belongs to the user's dataset."""
     options = dataset.context.execution_options
     before, options.preserve_order = options.preserve_order, True
     try:
@@ -86,7 +86,7 @@ def _in_order(dataset: Any) -> Iterator[None]:
 
 
 def _next(results: Iterator[list[AgentResult]]) -> list[AgentResult] | None:
-    """The results of the next block that has some; None at the end. Raises as a run does."""
+    """The results of the next block that has any; None at the end. Raises like a run."""
     try:
         return next(filter(None, results), None)
     except RayTaskError as error:
@@ -96,7 +96,7 @@ def _next(results: Iterator[list[AgentResult]]) -> list[AgentResult] | None:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What raised in an actor."""
+    """The exception that was raised in an actor."""
     seen: BaseException | None = error
     while isinstance(seen, RayTaskError | UserCodeException):
         seen = seen.cause if isinstance(seen, RayTaskError) else seen.__cause__
@@ -109,26 +109,26 @@ def _cause(error: BaseException) -> BaseException:
 _ROWS_AT_ONCE = 1_000
 _BLOCK_ROWS = 5_000
 _BLOCK_BYTES = 4 << 20
-"""What a block of a file has at most. A block is the work of one actor, and its results come together: smaller blocks
+"""Maximum bytes in a block of a file. A block is the work of one actor, and its results arrive together: smaller blocks
 are shared by more actors and deliver sooner, larger ones cost less. 4 MB are a thousand rows of a page of text."""
 
 
 def file_dataset(files: Sequence[InputFile]) -> Dataset:
-    """The rows of the files, in their order, packed. Only the first rows are read before the dataset is consumed."""
+    """The rows of the files in order, packed. Only the first rows are read before the dataset is consumed."""
     rows = read_datasource(_FileRows(files), num_cpus=0, override_num_blocks=1)
     rows.context.target_max_block_size = _block_bytes(files)
     return rows
 
 
 def _block_bytes(files: Sequence[InputFile]) -> int:
-    """Ray joins what a task yields to blocks of this size, of inputs and of results. It can count rows, too, but with a
-    task of its own, which would wait for a CPU that an actor has."""
+    """Size up to which Ray joins the output of a task to one block, for inputs and results. Ray can count rows too, but
+    in a task of its own, which would wait for a CPU that an actor holds."""
     sample = pack_rows(islice(iter_files(files), _ROWS_AT_ONCE))
     return min(_BLOCK_BYTES, _BLOCK_ROWS * int(sample.nbytes) // max(1, int(sample.num_rows)) + 1)
 
 
 class _FileRows(Datasource):  # type: ignore[misc]  # Ray has no types here
-    """One task that reads the files one after the other: agents take much longer than their rows."""
+    """One task that reads the files in order. More are not needed: agents take much longer than reading their rows."""
 
     def __init__(self, files: Sequence[InputFile]) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class _FileRows(Datasource):  # type: ignore[misc]  # Ray has no types here
 
     @property
     def supports_distributed_reads(self) -> bool:
-        """Only the node of the caller has the files."""
+        """Returns False, because only the caller's node has the files."""
         return False
 
     def estimate_inmemory_data_size(self) -> int | None:
@@ -156,4 +156,4 @@ def _blocks(files: Sequence[InputFile]) -> Iterator[pa.Table]:
         for first in rows:
             yield pack_rows(chain([first], islice(rows, _ROWS_AT_ONCE - 1)))
     except BatchAgentError as error:
-        raise RemoteError.of(error).error() from None  # the error itself may hold what cannot be pickled
+        raise RemoteError.of(error).error() from None  # the error itself may not be picklable

@@ -1,8 +1,7 @@
-"""Deployment of a run on a Ray cluster: its coordinator and its workers, from start to end.
+"""Deployment of a run on a Ray cluster: its coordinator and workers, from start to end.
 
-A connection to Ray that existed before a run is left open. One that a run made is closed with
-the last run that uses it.
-"""
+A connection to Ray that existed before a run is left open. A connection made by a run is closed with the last run that
+uses it."""
 
 import asyncio
 import logging
@@ -32,8 +31,8 @@ from .worker_pool import WorkerPool
 _ADDRESS = "RAY_ADDRESS"
 _NO_STATISTICS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_USAGE_STATS_PROMPT_ENABLED": "0"}
 _MAX_ATTEMPTS = 3
-"""Attempts to connect to one address. Ray's client server forks a process for each client, and some of these crash
-while they start."""
+"""Attempts to connect to an address. Ray's client server forks a process for each client, and some of them crash at
+their start."""
 _QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
@@ -43,15 +42,15 @@ class _Connection:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.users = 0
-        """Runs that use a connection made by a run."""
+        """Number of runs that use a connection made by a run."""
 
 
 _connection = _Connection()
 
 
 class RaySession:
-    """One run's use of the connection. Both methods block, for ten seconds or more if Ray has to be started: call them
-    in a thread. `leave` waits for an `enter` in progress."""
+    """One run's use of the connection. Both methods block, for ten seconds or more if Ray has to be started, so call
+    them in a thread. `leave` waits for an `enter` in progress."""
 
     def __init__(self, cluster: str, workers: int | None) -> None:
         """`cluster`: "ray", or a ray:// address."""
@@ -142,14 +141,14 @@ def _start(workers: int | None) -> None:
 
 _NAMESPACE = "batch-agent"
 _MAX_CONCURRENT_CALLS = 1000
-"""Concurrent calls of the coordinator: each worker waits for jobs and for updates."""
+"""Maximum number of concurrent calls to the coordinator: each worker waits for jobs and for updates."""
 _CLOSE_TIMEOUT = 10.0
 _JOIN_INTERVAL = 5.0
-"""Seconds between queries of the cluster's nodes, by the submitter alone."""
+"""Seconds between queries for the cluster's nodes, by the submitter alone."""
 
 
 def start_coordinator(node: str, checkpoint_dir: Path | None, **options: Any) -> Any:
-    """The actor of a new coordinator on this node. It ends when nobody has a reference to it any more, at the latest
+    """Starts the actor of a new coordinator on this node. It ends when nothing references it any more, at the latest
     with the program that started it."""
     return (
         ray.remote(CoordinatorActor)
@@ -164,10 +163,10 @@ def start_coordinator(node: str, checkpoint_dir: Path | None, **options: Any) ->
 
 
 class RayDeployment:
-    """The actors of a run or a flow: workers, and coordinators unless it has a `store`."""
+    """The actors of a run or a flow: workers and, unless it has a `store`, coordinators."""
 
     def __init__(self, setups: Sequence[RunSetup]) -> None:
-        """`setups`: of a run, or of each stage of a flow. Raises SpecError for a spec that cannot be sent to
+        """`setups`: setup of a run, or of each stage of a flow. Raises SpecError for a spec that cannot be sent to
         workers."""
         self._setups = setups
         self._setup = setups[0]
@@ -178,18 +177,18 @@ class RayDeployment:
         ]
         self._session = RaySession(spec.distribution.cluster, spec.distribution.workers)
         self._coordinators: dict[str, Any] = {}
-        """By stage; the one of the run or the flow itself is under an empty name."""
+        """Coordinators by stage. That of the run or the flow itself has an empty name."""
         self._are_coordinators_open = asyncio.Event()
         self._pool: WorkerPool | None = None
 
     async def coordinator(self, stage: str = "") -> Any:
-        """The coordinator's actor of the run, or of a stage, once it is open."""
+        """The actor of the coordinator of the run or a stage, once it is open."""
         await self._are_coordinators_open.wait()
         return self._coordinators[stage]
 
     async def work(self) -> None:
         """Starts the actors and runs until cancelled. Raises SpecError and StoreError if it cannot start, and the last
-        worker's error when all workers have failed."""
+        worker's error after all workers have failed."""
         self._setup.notify("Starting Ray ...")
         await asyncio.to_thread(self._session.enter)
         nodes, here = await asyncio.to_thread(_list_nodes)
@@ -217,7 +216,7 @@ class RayDeployment:
                 await asyncio.to_thread(self._session.leave)
 
     def _folders(self) -> Iterator[tuple[str, Path | None]]:
-        """Checkpoint directory of each coordinator, by stage. What the stages of a flow share is not kept."""
+        """Checkpoint directory of each coordinator, by stage. State that the stages of a flow share is not kept."""
         if self._setup.stage:
             yield "", None
         for setup in self._setups:
@@ -261,12 +260,13 @@ async def _close(coordinator: Any) -> None:
 
 
 def _list_nodes() -> tuple[list[Node], str]:
-    """The nodes that are alive, and the id of this process's node."""
+    """The live nodes, and the id of this process's node."""
     return live_nodes(ray.nodes()), str(ray.get_runtime_context().get_node_id())
 
 
 async def _joining_nodes(nodes: Sequence[Node]) -> AsyncIterator[tuple[Node, int]]:
-    """Nodes that join the cluster from now on, each with the number of nodes there are then. Ray announces none."""
+    """Nodes that join the cluster from now on, each with the number of nodes at that time. Polls, because Ray announces
+    none."""
     known = {node.id for node in nodes if node.cpus >= WORKER_CPUS}
     while True:
         await asyncio.sleep(_JOIN_INTERVAL)

@@ -10,7 +10,7 @@ _NAME = "__batch_agent_row__"
 
 
 def pack_rows(rows: Iterable[Any]) -> pa.Table:
-    """The rows as one column, as they are. Columns of Arrow would give all rows the same fields and types."""
+    """The rows as a single column, unchanged. Arrow columns would give all rows the same fields and types."""
     return pa.table({_NAME: pa.array(map(pickle.dumps, rows), pa.large_binary())})
 
 

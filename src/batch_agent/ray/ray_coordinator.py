@@ -31,7 +31,7 @@ T = TypeVar("T")
 _RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 4.0)
 """Seconds before each retry while the actor is unavailable."""
 _MAX_HISTORIES = 1_000
-"""Histories of completed agents that are kept until they are read."""
+"""Maximum number of histories of completed agents that are kept until they are read."""
 
 Find = Callable[[], Awaitable[Any]]
 
@@ -42,7 +42,7 @@ class RayCoordinator:
     is_durable = False
 
     def __init__(self, find: Find, rank: str | None = None) -> None:
-        """`find` returns the actor once it exists. `rank`: number of a worker, which it keeps when Ray restarts it;
+        """`find`: returns the actor once it exists. `rank`: number of a worker, which it keeps when Ray restarts it;
         None for a submitter."""
         self._actor = actor = _ActorClient(find, rank)
         histories: dict[str, tuple[Fact, ...]] = {}
@@ -64,7 +64,7 @@ class RayCoordinator:
 
 
 class _ActorClient:
-    """Calls of the actor, repeated while it is unavailable."""
+    """Calls of the actor, which are repeated while it is unavailable."""
 
     def __init__(self, find: Find, rank: str | None) -> None:
         self.rank = rank
@@ -75,7 +75,7 @@ class _ActorClient:
         self.handle = await self._find()
 
     async def call(self, method: str, *args: Any, **options: Any) -> Any:
-        """Calls a method of the coordinator in the actor, or of a part of it: `documents.read`."""
+        """Calls a method of the coordinator in the actor or of one of its parts, for example `documents.read`."""
         return await _with_retries(lambda: self.handle.call_method.remote(method, args, options))
 
 
@@ -87,7 +87,7 @@ class _Part(Protocol):
 def _remote(
     part: str, method: Callable[Concatenate[Any, P], Awaitable[T]]
 ) -> Callable[Concatenate[_Part, P], Coroutine[Any, Any, T]]:
-    """The method as it is called in the actor."""
+    """A method that calls the same method in the actor."""
     name = f"{part}.{method.__name__}"
 
     async def call(self: _Part, /, *args: P.args, **options: P.kwargs) -> T:
@@ -129,7 +129,7 @@ class RayWorkQueue:
     leave = _remote("work", WorkQueue.leave)
 
     async def submit(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
-        plain = [decode_job(encode_job(job)) for job in jobs]  # an input may be of a class that nodes do not have
+        plain = [decode_job(encode_job(job)) for job in jobs]  # an input may have a class that nodes do not have
         ended: dict[str, Completion] = await self.actor.call("work.submit", plain, retry_failed=retry_failed)
         return ended
 
@@ -145,7 +145,7 @@ class RayFactTable:
 
     actor: _ActorClient
     histories: dict[str, tuple[Fact, ...]]
-    """Facts of completed agents that came with an update, until they are read."""
+    """Facts of completed agents that arrived with an update, kept until they are read."""
 
     write = _remote("facts", FactTable.write)
     spent = _remote("facts", FactTable.spent)
@@ -162,7 +162,7 @@ class RayFactTable:
 
 @dataclass(frozen=True, slots=True)
 class RayUpdateStream:
-    """Updates in the actor. Facts of completed agents come with them."""
+    """Updates in the actor, together with the facts of completed agents."""
 
     actor: _ActorClient
     histories: dict[str, tuple[Fact, ...]]
@@ -196,8 +196,8 @@ class RayCallTable:
 
 
 async def _with_retries(call: Callable[[], Any]) -> Any:
-    """Result of a call, repeated while the actor is unavailable. Raises what the coordinator raised, and StoreError if
-    the actor cannot be reached."""
+    """Result of a call, which is repeated while the actor is unavailable. Raises the coordinator's exceptions, and
+    StoreError if the actor is unreachable."""
     try:
         for delay in _RETRY_DELAYS:
             try:

@@ -23,12 +23,12 @@ with lazy_modules(globals()):
     from . import dataset_run, deployment, ray_coordinator
 
 MAX_ROWS = 1_000_000
-"""Rows of a file that a coordinator knows one by one; more are run by blocks."""
+"""Maximum number of rows of a file that a coordinator tracks individually. Larger files run by blocks."""
 
 
 class RayRun:
-    """Run whose jobs this process submits and whose results it collects; agents run in actors, one for each node.
-    The rows of a Ray Dataset stay in Ray Data, whose actors run them by blocks."""
+    """Run whose jobs this process submits and whose results it collects. Agents run in actors, one per node. The rows
+    of a Ray Dataset stay in Ray Data, whose actors run them by blocks."""
 
     def __init__(self, setup: RunSetup) -> None:
         self._setup = setup
@@ -55,7 +55,7 @@ class RayRun:
             await opened.leave()
 
     async def _drive_by_blocks(self, files: list[InputFile], outbox: ResultChannel) -> None:
-        """Runs the rows of the files as those of a dataset."""
+        """Runs the rows of the files like those of a dataset."""
         setup, spec = self._setup, self._setup.spec
         setup.notify(
             f"{str(spec.inputs)!r} has more than {MAX_ROWS:,} rows: Ray Data runs them by blocks, as BatchAgent.map "
@@ -64,7 +64,7 @@ class RayRun:
         session = deployment.RaySession("ray", spec.distribution.workers)
         try:
             await asyncio.to_thread(session.enter)
-            rows = replace(spec.rows, input_format=None, encoding=None)  # of the file
+            rows = replace(spec.rows, input_format=None, encoding=None)  # they belong to the file
             await dataset_run.DatasetRun(
                 replace(setup, spec=replace(spec, inputs=dataset_run.file_dataset(files), rows=rows))
             ).drive(outbox)
@@ -73,8 +73,8 @@ class RayRun:
 
 
 def _large_files(spec: BatchSpec) -> list[InputFile]:
-    """The files of the inputs, if a map can run their rows, and a coordinator that knows every agent could hardly:
-    there are more than a million. Blocks. Raises SpecError."""
+    """The files of the inputs, if a map can run their rows and there are more than a million: too many for a
+    coordinator that tracks every agent. Blocks. Raises SpecError."""
     is_map = not (spec.rows.selects or spec.evaluation.samples != 1 or spec.evaluation.score or spec.runtime)
     is_here = spec.distribution.cluster == "ray" and spec.distribution.store is None
     if not (is_map and is_here and is_path(spec.inputs)) or _has_checkpoint(spec) or not _has_ray_data():
@@ -84,7 +84,7 @@ def _large_files(spec: BatchSpec) -> list[InputFile]:
 
 
 def _has_checkpoint(spec: BatchSpec) -> bool:
-    """Whether the run was begun with a coordinator, and continues with one."""
+    """Whether the run was begun with a coordinator, with which it then continues."""
     return spec.checkpoint_dir is not None and (spec.checkpoint_dir / "run.sqlite3").exists()
 
 
@@ -98,8 +98,8 @@ def _has_ray_data() -> bool:
 
 @asynccontextmanager
 async def open_coordinators(setups: Sequence[RunSetup]) -> AsyncIterator[FlowCoordinators]:
-    """The coordinators of a flow with these stages: at its store, or actors. With `cluster=`, its workers run while the
-    block runs. Raises SpecError, StoreError, and the error of the last worker when all have failed."""
+    """The coordinators of a flow with these stages: in its store, or as actors. With `cluster=`, runs the workers for
+    the duration of the block. Raises SpecError, StoreError, and the error of the last worker after all have failed."""
     at_store = flow_coordinators([setup.spec for setup in setups])
     if setups[0].spec.distribution.cluster is None:
         assert at_store is not None

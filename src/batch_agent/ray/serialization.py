@@ -30,8 +30,8 @@ Dumps = Callable[[Any], bytes]
 
 def spec_for_workers(spec: BatchSpec) -> BatchSpec:
     """The spec without what only the submitter uses: workers exchange inputs, facts and results with the coordinator.
-    Files of tools and of the request log have the same paths on every node, whatever the working directory of its
-    workers is. Raises SpecError for a backend that only this process can use."""
+    Files of tools and of the request log have the same paths on every node, whatever the workers' directories. Raises
+    SpecError for a backend that only this process can use."""
     if not isinstance(spec.backend, NAMED):
         raise SpecError(
             f"backend={spec.backend!r} was opened in this process and cannot be used by the workers of "
@@ -61,7 +61,7 @@ def _absolute(path: Path | None) -> Path | None:
 
 
 def _runtime_for_workers(runtime: Runtime) -> Runtime:
-    """The runtime with the absolute path of the directory that its agents get copies of."""
+    """The runtime with the absolute path of the directory that agents get copies of."""
     kinds = codex_runtime.CodexRuntime | opencode_runtime.OpenCodeRuntime | command_runtime.ProcessRuntime
     if not isinstance(runtime, kinds) or runtime.workdir is None:
         return runtime
@@ -83,7 +83,7 @@ def serialize_spec(spec: BatchSpec, dumps: Dumps) -> bytes:
 
 
 def deserialize_spec(data: bytes) -> BatchSpec:
-    """Deserializes a spec in a worker. Raises SpecError if a module that it needs is not installed there."""
+    """Deserializes a spec in a worker. Raises SpecError if a required module is not installed there."""
     try:
         spec = pickle.loads(data)  # noqa: S301 - sent by the submitter, whose code the cluster runs anyway
     except Exception as error:  # importing the user's modules may raise anything

@@ -31,8 +31,8 @@ def check_version(caller: str) -> None:
 
 
 class WorkerActor:
-    """Worker in an actor. When its process or node fails, Ray restarts it, on the same node or another, and it joins
-    the run as a new worker with the same rank."""
+    """Worker in an actor. If its process or node fails, Ray restarts it on any node, and it joins the run as a new
+    worker with the same rank."""
 
     def __init__(self, rank: str, coordinator_name: str | None, namespace: str) -> None:
         """`coordinator_name`: name of the coordinator's actor; None if the spec names a server."""
@@ -50,13 +50,13 @@ class WorkerActor:
         return self._process, socket.gethostname(), str(ray.get_runtime_context().get_node_id())
 
     async def wait_for_exit(self) -> None:
-        """Blocks until the process ends, so that a caller notices a restart."""
+        """Blocks until the process ends, so that the caller notices a restart."""
         await asyncio.Event().wait()
 
     async def work(self, stages: Stages, caller: str) -> RemoteError | None:
         """Runs agents until it is stopped or no submitter has work. `stages`: name and serialized spec of each stage of
-        a flow; of a run, its spec under an empty name. Returns the error if it failed. Ray may repeat the
-        call after a network failure: the repeated call waits for the first one."""
+        a flow; for a run, its spec under an empty name. Returns the error if it failed. Ray may repeat the call after a
+        network failure; the repeated call waits for the first one."""
         if self._timeout is not None:
             await self._is_done.wait()
             return self._failure
@@ -72,7 +72,7 @@ class WorkerActor:
         return self._failure
 
     async def stop(self) -> None:
-        """Stops the worker. Returns when its leases are released and its tool servers are closed."""
+        """Stops the worker. Returns after its leases are released and its tool servers are closed."""
         self._is_stopped = True
         if self._timeout is not None:
             self._timeout.reschedule(0)

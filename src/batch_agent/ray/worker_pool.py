@@ -1,4 +1,4 @@
-"""Pool of the workers of a run on a Ray cluster, as the submitter sees it."""
+"""Pool of the workers of a run on a Ray cluster, as seen by the submitter."""
 
 import asyncio
 import itertools
@@ -18,7 +18,7 @@ from .node_assignment import WORKER_CPUS, Node, crowded_worker
 from .worker_actor import WorkerActor
 
 _MAX_RESTARTS = 100
-"""Restarts of one worker. Ray does not count restarts after the preemption of a node."""
+"""Maximum restarts of one worker. Ray does not count restarts after the preemption of a node."""
 _PENDING_NOTICE_AFTER = 30.0
 """Seconds after which a notice says why workers have not started."""
 _STOP_TIMEOUT = 10.0
@@ -29,7 +29,7 @@ Notify = Callable[[str], None]
 
 
 class WorkerPool:
-    """One worker for each rank. When a worker fails, the others continue; when all have failed, so has the run."""
+    """One worker for each rank. If a worker fails, the others continue; if all fail, so does the run."""
 
     def __init__(
         self, nodes: Sequence[Node | None], coordinator_name: str | None, namespace: str, notify: Notify
@@ -41,7 +41,7 @@ class WorkerPool:
         )
         self._workers: dict[str, Any] = {}
         self._started: dict[str, str] = {}
-        """Workers that run, with the ids of their nodes."""
+        """Running workers, each with the id of its node."""
         self._retired: set[str] = set()
         self._failed = 0
         for node in nodes:
@@ -50,9 +50,9 @@ class WorkerPool:
     async def work(
         self, stages: Sequence[tuple[str, bytes]], joining: AsyncIterator[tuple[Node, int]] | None = None
     ) -> None:
-        """Runs the workers until cancelled. `stages`: as for `WorkerActor.work`. `joining`: nodes that join the
-        cluster, each with the number of nodes there are then; they get workers too. Raises the error of the last one
-        when all have failed."""
+        """Runs the workers until cancelled. `stages`: as for `WorkerActor.work`. `joining`: nodes that join the cluster
+        and also get workers, each with the number of nodes at that time. Raises the error of the last worker after all
+        have failed."""
         sent = ray.put(stages)
         async with asyncio.TaskGroup() as group:
             for rank in self._workers:
@@ -73,8 +73,8 @@ class WorkerPool:
             )
 
     def _makes_room(self, group: asyncio.TaskGroup, nodes: int) -> bool:
-        """Whether a node that has joined gets another worker. One that Ray has not started yet, as its node was lost,
-        starts there by itself; one that shares another's node moves."""
+        """Whether a node that has joined gets another worker. A worker that Ray has not restarted yet, because its node
+        was lost, starts there by itself; a worker that shares another's node moves."""
         if len(self._started) < len(self._workers):
             return False
         crowded = crowded_worker(self._started)
@@ -89,7 +89,7 @@ class WorkerPool:
         return rank
 
     async def stop(self) -> None:
-        """Stops the workers, and kills those that do not stop in time, or all at once if cancelled."""
+        """Stops the workers. Kills those that do not stop in time, or all at once if cancelled."""
         try:
             await self._stop(list(self._started))
         finally:
@@ -126,7 +126,7 @@ class WorkerPool:
         worker = self._workers[rank]
         try:
             error = await call_result(worker.work.remote(sent, __version__))
-            while error is None:  # there was no work: the submitter has not submitted jobs yet; or it is retired
+            while error is None:  # no work: either the submitter has not submitted jobs yet, or the worker is retired
                 await asyncio.sleep(_POLL_INTERVAL)
                 error = await call_result(worker.work.remote(sent, __version__))
         except RayError as lost:
@@ -135,7 +135,7 @@ class WorkerPool:
         return failure
 
     async def _watch(self, rank: str) -> None:
-        """Notifies when Ray has restarted the worker. Ray repeats the interrupted `work` call by itself."""
+        """Reports when Ray has restarted the worker. Ray itself repeats the interrupted `work` call."""
         worker, previous = self._workers[rank], ""
         with suppress(RayError):  # the worker is lost: `_failure` reports it
             while True:

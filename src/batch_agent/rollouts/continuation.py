@@ -1,5 +1,5 @@
-"""Continuation of a prompt by ids: what the model sampled stays as it was sampled, and only what was added since is
-rendered by the server."""
+"""Continuation of a prompt by ids: sampled tokens are sent as they were sampled, and the server renders only what was
+added since."""
 
 from array import array
 from collections.abc import Sequence
@@ -17,26 +17,26 @@ class LastTurn:
 
     number: int
     messages: tuple[Message, ...]
-    """Of its request."""
+    """Messages of its request."""
     reply: Reply
-    """Without tokens."""
+    """The reply without its tokens."""
     tokens: TurnTokens
     rendered: int
-    """Bytes of the prompt, at its beginning, that the server has rendered from messages."""
+    """Number of bytes at the beginning of the prompt that the server has rendered from messages."""
 
     @property
     def size(self) -> int:
-        """Bytes of its ids."""
+        """Number of bytes of its ids."""
         return len(self.tokens.prompt) + len(self.tokens.sampled)
 
     @property
     def end_id(self) -> bytes:
-        """The id that ended the turn; empty if none did."""
+        """The id that ended the turn; empty if there is none."""
         return b"" if self.tokens.finish == "length" else self.tokens.sampled[-ID_BYTES:]
 
     def is_continued_by(self, request: Request) -> bool:
-        """Whether the request only adds messages to this turn. One that compacts, replaces or rewrites some of them
-        does not, and neither does one with images, whose ids are not known before they are encoded."""
+        """Whether the request only adds messages to this turn. Not if it compacts, replaces or rewrites some of them,
+        or has images, whose ids are unknown until they are encoded."""
         count, messages = len(self.messages), request.messages
         if len(messages) < count + 2 or any(map(_has_images, messages)):
             return False
@@ -45,12 +45,12 @@ class LastTurn:
 
 
 def addition(last: LastTurn, rendered: bytes) -> bytes | None:
-    """What follows a turn in `rendered`, the request that continues it as the server renders it. None if the end of the
-    turn cannot be found.
+    """The part after a turn in `rendered`, which is the server's rendering of the request that continues it. None if
+    the end of the turn cannot be found.
 
-    The end is found by the id that ended the turn. A template writes it after each message, so that up to the same
-    message both have equally many of it. The beginning, which the server has rendered before, must be the same, and is
-    not searched."""
+    The end is found by the id that ended the turn. A template writes this id after each message, so both renderings
+    have it equally often up to the same message. The beginning, which the server has rendered before, must be equal,
+    and is not searched."""
     sequence, end_id = last.tokens.sequence, last.end_id
     if not end_id or not rendered.startswith(sequence[: last.rendered]):
         return None
@@ -60,22 +60,23 @@ def addition(last: LastTurn, rendered: bytes) -> bytes | None:
 
 
 Continuation = tuple[LastTurn, Request]
-"""A turn, and the request that continues it."""
+"""A turn and the request that continues it."""
 
 
 def joint_request(turns: Sequence[Continuation]) -> Request:
-    """One conversation of several: the first, then what follows the prompts of the others."""
+    """Joins several conversations into one: the first, followed by the parts that come after the prompts of the
+    others."""
     first = turns[0][1]
     added = [request.messages[len(last.messages) :] for last, request in turns[1:]]
     return replace(first, messages=tuple(chain(first.messages, *added)))
 
 
 def joint_additions(first: LastTurn, rendered: bytes, count: int, ends_in_each: int) -> list[bytes] | None:
-    """What follows each turn in a joint request of `count` conversations, as the server renders it. `ends_in_each`:
-    how often the id that ends a turn occurs in what follows one.
+    """The parts after each turn in a joint request of `count` conversations, as rendered by the server. `ends_in_each`:
+    number of occurrences, in each part, of the id that ends a turn.
 
-    None if the rendering does not have the expected form: that many such ids, and behind each part the same beginning
-    of a turn as at the end. A text that has such an id itself is found by that."""
+    None if the rendering does not have the expected form: that many such ids, and after each part the same beginning of
+    a turn as at the end. This also detects a text that contains such an id itself."""
     end_id, size = first.end_id, 1 + ends_in_each
     if not end_id or not ends_in_each or not rendered.startswith(first.tokens.prompt[: first.rendered]):
         return None
@@ -92,7 +93,7 @@ def joint_additions(first: LastTurn, rendered: bytes, count: int, ends_in_each: 
 
 
 def count_ids(ids: bytes, wanted: bytes) -> int:
-    """How often an id occurs."""
+    """Number of occurrences of an id."""
     [one] = array("I", wanted)
     return array("I", ids).count(one)
 
@@ -109,12 +110,12 @@ def _is_same(message: Assistant, reply: Reply) -> bool:
 
 
 def _ends(ids: "array[int]", wanted: bytes) -> list[int]:
-    """The positions behind each of the wanted ids."""
+    """The positions after each of the wanted ids."""
     [one] = array("I", wanted)
     found, at = list[int](), 0
     try:
         while True:
             at = ids.index(one, at) + 1
             found.append(at)
-    except ValueError:  # no more
+    except ValueError:  # no further ones
         return found

@@ -1,4 +1,4 @@
-"""Rollouts in the formats of trainers: ATIF, TRL and verifiers. docs/rollouts.md says which versions."""
+"""Rollouts in the formats of trainers: ATIF, TRL and verifiers. docs/rollouts.md lists the versions."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
@@ -17,11 +17,11 @@ TRL_COLUMNS = (
     *("key", "index", "sample", "status", "thread", "first_turn", "turns", "prompt_ids", "completion_ids"),
     *("logprobs", "env_mask", "reward", "finish_reason", "model", "model_version", "breaks"),
 )
-"""In the order of a table."""
+"""In the order of the table."""
 
 
 def rollout_rows(result: AgentResult, rollout: Rollout, format: RolloutFormat) -> Iterator[dict[str, Any]]:
-    """Rows of an agent: one of ATIF and verifiers, one for each sequence of TRL."""
+    """Rows of an agent: one for ATIF and verifiers, one per sequence for TRL."""
     match format:
         case "atif":
             yield atif_trajectory(result, rollout)
@@ -33,7 +33,7 @@ def rollout_rows(result: AgentResult, rollout: Rollout, format: RolloutFormat) -
 
 
 def _trl_row(result: AgentResult, rollout: Rollout, sequence: TokenSequence) -> dict[str, Any]:
-    """Keys that a `rollout_func` of TRL returns for each completion, and where they come from."""
+    """The keys that a `rollout_func` of TRL returns for each completion, and the origin of the completion."""
     last = rollout.threads[sequence.thread][sequence.first_turn + sequence.turns - 1]
     row = {
         "key": result.key,
@@ -57,7 +57,7 @@ def _trl_row(result: AgentResult, rollout: Rollout, sequence: TokenSequence) -> 
 
 
 def verifiers_output(result: AgentResult, rollout: Rollout) -> dict[str, Any]:
-    """`RolloutOutput` of verifiers, with a step of its trajectory for each request."""
+    """`RolloutOutput` of verifiers, with a trajectory step for each request."""
     messages = result.messages
     answers = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     is_truncated = any(turn.finish == "length" for turn in rollout.turns)
@@ -109,10 +109,10 @@ def _verifiers_step(turn: TurnTokens, trajectory: str) -> dict[str, Any]:
 
 
 def atif_trajectory(result: AgentResult, rollout: Rollout) -> dict[str, Any]:
-    """A trajectory of ATIF: the conversation, and for each answer in it the tokens of its request.
+    """A trajectory of ATIF: the conversation, with the tokens of its request for each answer.
 
-    A conversation may have fewer answers than there were requests, since one that did not fit is replaced. Answers then
-    have the tokens of the last requests, and `extra` counts the others."""
+    A conversation may have fewer answers than there were requests, because an answer that does not fit is replaced.
+    Answers then have the tokens of the last requests, and `extra` counts the others."""
     steps = list(_steps(result, rollout.turns))
     for number, step in enumerate(steps, 1):
         step["step_id"] = number
@@ -187,7 +187,7 @@ def _metrics(tokens: TurnTokens) -> dict[str, Any]:
 
 
 def _arguments(call: ToolCall) -> dict[str, Any]:
-    """As an object; text that is none is kept under a name of its own."""
+    """The arguments as an object. Text that is not an object is kept under a separate name."""
     try:
         arguments = loads(call.arguments)
     except ValueError:
@@ -204,7 +204,7 @@ def _breaks(rollout: Rollout) -> dict[str, Any]:
 
 
 def _reward(result: AgentResult) -> float | None:
-    """The first score, as metrics have it."""
+    """The first score, as used in metrics."""
     return next(iter(_scores(result).values()), None)
 
 

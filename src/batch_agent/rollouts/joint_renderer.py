@@ -1,7 +1,7 @@
-"""Renderer of what follows a turn, for several agents in one exchange with the server.
+"""Renderer of the additions after turns, for several agents in one exchange with the server.
 
-An exchange takes a fifth of the client's CPU time of a whole turn, however little it carries. While one is in progress,
-the turns that arrive wait, and are rendered together as one conversation, of which each takes its part."""
+An exchange takes a fifth of the client's CPU time of a whole turn, however little it carries. Turns that arrive during
+an exchange wait, and are rendered together as one conversation, from which each takes its part."""
 
 import asyncio
 from collections import deque
@@ -16,15 +16,15 @@ Render = Callable[[Request], Awaitable[bytes | None]]
 
 _MAX_JOINT = 32
 _MAX_TEXT = 65_536
-"""Characters of the tool results in one exchange of several."""
+"""Maximum characters of tool results in an exchange of several turns."""
 _CHECKED = 4
-"""Turns whose parts are compared with renderings of their own, before parts are used."""
+"""Number of turns whose parts are compared with separate renderings before parts are used."""
 _MAX_GROUPS = 64
-"""Programs have a prompt of their own for each agent."""
+"""Limited, because programs have a prompt of their own for each agent."""
 
 
 class _Then(Enum):
-    """What a turn that has waited does next, if it has no ids yet."""
+    """Next action of a turn that has waited and still has no ids."""
 
     LEAD = "render for those who wait"
     ALONE = "render for itself"
@@ -35,14 +35,14 @@ _Waiting = tuple[Continuation, "asyncio.Future[_Outcome] | None"]
 
 
 class JointRenderer:
-    """Renders what follows turns. `render`: has the server render a request."""
+    """Renders the additions after turns. `render`: makes the server render a request."""
 
     def __init__(self, render: Render) -> None:
         self._render = render
         self._groups: dict[tuple[object, ...], _Group] = {}
 
     async def addition(self, last: LastTurn, request: Request) -> bytes | None:
-        """The ids that follow the turn in the prompt of the request; None if they cannot be found."""
+        """The ids after the turn in the prompt of the request; None if they cannot be found."""
         if not last.end_id:
             return None
         turn, group = (last, request), self._group(last, request)
@@ -93,18 +93,18 @@ class JointRenderer:
 
 
 class _Group:
-    """Turns whose additions have the same form: of one prompt, with the same kinds of messages."""
+    """Turns whose additions have the same form: the same prompt and the same kinds of messages."""
 
     def __init__(self, request: Request) -> None:
         self._known_by = request.prompt, request.sampling
-        """Kept alive, so that their ids are not reused."""
+        """Kept alive, so that their object ids are not reused."""
         self._waiting: deque[_Waiting] = deque()
         self.is_busy = False
-        """One of its turns renders."""
+        """Whether one of its turns is being rendered."""
         self.may_join = True
         self.is_checked = False
         self.ends_in_each = 0
-        """How often an addition has the id that ends a turn; 0 before the first is known."""
+        """Number of occurrences, in an addition, of the id that ends a turn; 0 until the first addition is known."""
 
     async def wait(self, turn: Continuation) -> _Outcome:
         future: asyncio.Future[_Outcome] = asyncio.get_running_loop().create_future()
@@ -117,7 +117,7 @@ class _Group:
             raise
 
     def take(self, first: Continuation) -> list[_Waiting]:
-        """Those who are rendered in one exchange."""
+        """The turns to render in one exchange."""
         self.is_busy = True
         batch: list[_Waiting] = [(first, None)]
         most = 1 if not self.ends_in_each else _MAX_JOINT if self.is_checked else _CHECKED
@@ -139,14 +139,14 @@ class _Group:
         self._pass_on()
 
     def learn(self, turn: Continuation, found: bytes | None) -> None:
-        """From an addition that was rendered alone. One without the id that ends a turn has no end in a joint
-        rendering."""
+        """Learns from an addition that was rendered alone. An addition without the id that ends a turn has no end in a
+        joint rendering."""
         if found is not None and not self.ends_in_each:
             self.ends_in_each = count_ids(found, turn[0].end_id)
             self.may_join = self.ends_in_each > 0
 
     def _pass_on(self) -> None:
-        """The next who waits leads, or all render for themselves."""
+        """Makes the next waiting turn lead, or lets each turn render for itself."""
         self.is_busy = False
         while self._waiting and not self.is_busy:
             _, future = self._waiting.popleft()

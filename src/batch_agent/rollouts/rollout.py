@@ -1,4 +1,5 @@
-"""Rollout of an agent: the tokens of its requests, where they continue each other, and masks for training."""
+"""Rollout of an agent: the tokens of its requests, the places where they continue each other, and masks for
+training."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,30 +11,30 @@ from .token_record import TokenRecord, decode_record
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A prompt that does not continue the request before it: the tokens that the model sampled are not those that it
-    saw afterwards."""
+    """A prompt that does not continue the previous request: the tokens that the model sampled are not those that it saw
+    afterwards."""
 
     thread: int
     turn: int
     """Index of the request in its conversation."""
     position: int
-    """Ids that both have."""
+    """Number of ids that both have in common."""
     expected: int
-    """Ids of the request before it, with what was sampled."""
+    """Number of ids of the previous request, including the sampled ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Ids of consecutive requests that continue each other, in one piece."""
+    """Ids of consecutive requests that continue each other, as one sequence."""
 
     prompt_ids: list[int]
-    """Prompt of the first of them."""
+    """Prompt of the first request."""
     completion_ids: list[int]
-    """Everything after it: what the model sampled, and the tool results and templates between."""
+    """Everything after the first prompt: what the model sampled, and the tool results and templates in between."""
     mask: list[int]
-    """Of the completion: 1 for what the model sampled, 0 for everything else."""
+    """Mask of the completion: 1 for what the model sampled, 0 for everything else."""
     logprobs: list[float]
-    """Of the completion; 0.0 where the mask is 0."""
+    """Log probabilities of the completion; 0.0 where the mask is 0."""
     thread: int
     """Index of the conversation; 0 is that of the agent's task."""
     first_turn: int
@@ -45,13 +46,15 @@ class Rollout:
     """Tokens of one agent."""
 
     records: tuple[TokenRecord, ...]
-    """Its requests in order, with whole prompts, without those that were repeated or belong to a failed attempt."""
+    """The requests in order, with complete prompts, without requests that were repeated or belong to a failed
+    attempt."""
     missing: int = 0
-    """Replies whose tokens were not kept, because an earlier run without `tokens=True` received them."""
+    """Number of replies whose tokens were not kept, because an earlier run without `tokens=True` received them."""
 
     @property
     def threads(self) -> tuple[tuple[TurnTokens, ...], ...]:
-        """Tokens of the requests of each conversation. The first one is the longest: that of the agent's task."""
+        """Tokens of the requests of each conversation. The first conversation is the longest, which is that of the
+        agent's task."""
         found: dict[str, tuple[TurnTokens, ...]] = {}
         for record in self.records:
             found[record.thread] = (*found.get(record.thread, ()), record.tokens)
@@ -64,11 +67,11 @@ class Rollout:
 
     @property
     def breaks(self) -> tuple[Break, ...]:
-        """Those of all conversations."""
+        """Breaks in all conversations."""
         return tuple(found for thread in range(len(self.threads)) for found in self.breaks_of(thread))
 
     def breaks_of(self, thread: int) -> list[Break]:
-        """Where a prompt of a conversation does not continue the request before it."""
+        """Places where a prompt of a conversation does not continue the previous request."""
         found, turns = list[Break](), self.threads[thread]
         for number in range(1, len(turns)):
             expected, prompt = turns[number - 1].sequence, turns[number].prompt
@@ -77,7 +80,7 @@ class Rollout:
         return found
 
     def sequences(self) -> Iterator[TokenSequence]:
-        """The conversations, cut at their breaks."""
+        """The conversations, split at their breaks."""
         for thread, turns in enumerate(self.threads):
             starts = [0, *(each.turn for each in self.breaks_of(thread))]
             for start, end in zip(starts, [*starts[1:], len(turns)], strict=True):
@@ -99,13 +102,14 @@ def rollout_of(facts: Sequence[Fact]) -> Rollout | None:
             missing += not answered
             kept += answered
             pending.clear()
-    if is_program:  # one that failed has requests, but no reply
+    if is_program:  # a failed one has requests, but no reply
         kept += _of_last_attempt(pending)
     return Rollout(tuple(_with_prompts(kept)), missing) if kept else None
 
 
 def _add(records: list[TokenRecord], record: TokenRecord) -> None:
-    """A request that was repeated, after a crash or with another choice of tools, replaces the earlier one."""
+    """Adds a record. A request that was repeated, after a crash or with another choice of tools, replaces the earlier
+    one."""
     records[:] = [each for each in records if (each.attempt, each.turn) != (record.attempt, record.turn)]
     records.append(record)
 

@@ -1,8 +1,8 @@
-"""Binary record of the tokens of one request, as a checkpoint stores it.
+"""Binary record of the tokens of one request, as stored in a checkpoint.
 
-A line of JSON with the lengths, then the ids and log probabilities as arrays, compressed if they are long. A prompt
-that continues the request before it is stored without what both have, so that a record grows with its turn and not with
-the conversation."""
+A line of JSON with the lengths, followed by the ids and log probabilities as arrays, compressed if they are long. A
+prompt that continues the previous request is stored without the common part, so a record grows with its turn and not
+with the conversation."""
 
 import zlib
 from dataclasses import replace
@@ -14,9 +14,9 @@ from ..core.fast_dataclass import dataclass
 from ..core.requests import ID_BYTES, TurnTokens
 
 _LEVEL = 1
-"""Of zlib: higher levels take several times longer and save little."""
+"""Compression level of zlib. Higher levels take several times longer and save little."""
 _MIN_COMPRESSED = 4096
-"""Bytes below which a record is not compressed: that would cost a tenth of the CPU time of a turn."""
+"""Bytes below which a record is not compressed, which would cost a tenth of the CPU time of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +24,22 @@ class TokenRecord:
     """The tokens of one request of an agent."""
 
     tokens: TurnTokens
-    """With the whole prompt, except in a record that was read and not completed yet."""
+    """Has the complete prompt, except in a record that was read but not yet completed."""
     turn: int
-    """Number of the request among those of its agent."""
+    """Number of the request among the agent's requests."""
     attempt: str = ""
     """The attempt of a program to which the request belongs; empty for an agent without a program."""
     thread: str = ""
-    """The conversation to which the request belongs: a program has others beside that of its task, such as for a
-    title or of an agent of its own. Empty for an agent without a program."""
+    """The conversation to which the request belongs. Besides that of its task, a program may have others, for example
+    for a title or for an agent of its own. Empty for an agent without a program."""
     continues: int = 0
-    """Bytes of the prompt that are those of the record before it, of the same conversation."""
+    """Number of bytes that the prompt shares with the previous record of the same conversation."""
     sent_as_ids: bool = False
-    """The prompt was sent as ids. Otherwise the server rendered it from messages."""
+    """Whether the prompt was sent as ids. Otherwise the server rendered it from messages."""
 
     def completed(self, previous: bytes) -> "TokenRecord":
-        """With its whole prompt. `previous`: the sequence of the record before it. Raises ValueError if that is
-        missing."""
+        """The record with its complete prompt. `previous`: the sequence of the previous record. Raises ValueError if it
+        is missing."""
         if not self.continues:
             return self
         if len(previous) < self.continues:
@@ -49,7 +49,7 @@ class TokenRecord:
 
 
 def encode_record(record: TokenRecord, previous: bytes = b"") -> bytes:
-    """`previous`: the sequence of the record before it, if there is one in the same conversation."""
+    """Encodes a record. `previous`: the sequence of the previous record in the same conversation, if any."""
     tokens = record.tokens
     kept = len(previous) if previous and tokens.prompt.startswith(previous) else 0
     body, zipped = b"".join((tokens.prompt[kept:], tokens.sampled, tokens.logprobs)), b""
@@ -63,7 +63,7 @@ def encode_record(record: TokenRecord, previous: bytes = b"") -> bytes:
 
 @lru_cache(256)
 def _names(attempt: str, thread: str, as_ids: bool, finish: str, model: str, version: str) -> bytes:
-    """What many records have in common, as fields of JSON."""
+    """Fields that many records have in common, as JSON."""
     fields = {
         "attempt": attempt,
         "thread": thread,
@@ -76,7 +76,7 @@ def _names(attempt: str, thread: str, as_ids: bool, finish: str, model: str, ver
 
 
 def decode_record(data: bytes) -> TokenRecord:
-    """Raises ValueError for data that is no record."""
+    """Decodes a record. Raises ValueError for other data."""
     head_line, _, body = data.partition(b"\n")
     try:
         head = orjson.loads(head_line)

@@ -18,8 +18,8 @@ from .joint_renderer import JointRenderer
 from .token_record import TokenRecord, encode_record
 
 MAX_ID_BYTES = 256 * 1024 * 1024
-"""Of the ids of agents in progress, 64 million tokens. The next turn of an agent beyond that is rendered by the
-server."""
+"""Maximum bytes of the ids of agents in progress: 64 million tokens. Beyond that, the server renders the next turn of
+an agent."""
 _NO_IDS = (
     "The server returned no token ids, which tokens=True needs. Use vLLM or SGLang in a recent version (tested with "
     "vLLM 0.32 and SGLang 0.5.23), or omit tokens=True."
@@ -27,7 +27,7 @@ _NO_IDS = (
 
 
 class TokenRecorder:
-    """Tokens of a run: records those of each turn, and remembers them for the turn that continues it."""
+    """Tokens of a run: records them for each turn, and remembers them for the turn that continues it."""
 
     def __init__(self, store: Store, server: Backend, max_bytes: int = MAX_ID_BYTES) -> None:
         self._store = store
@@ -38,10 +38,10 @@ class TokenRecorder:
         self._max_bytes = max_bytes
         self.turns = 0
         self.breaks = 0
-        """Turns whose prompt does not continue the turn before."""
+        """Number of turns whose prompt does not continue the previous turn."""
 
     async def continued(self, step: Generate, agent: str, thread: str = "") -> Generate:
-        """The step, with a prompt of ids where it continues the turn before."""
+        """The step, with a prompt of ids if it continues the previous turn."""
         last, request = self._last(agent, thread), step.request
         if last is None or self._renderer is None or not last.is_continued_by(request):
             return step
@@ -60,7 +60,7 @@ class TokenRecorder:
         sent = request.tokens.prompt_ids if request.tokens is not None else b""
         as_ids = bool(sent) and sent == tokens.prompt
         if sent and not as_ids:
-            self._renderer = None  # the server does not take ids: what it rendered itself is in the record
+            self._renderer = None  # the server takes no ids; the record has what it rendered itself
         last = self._last(agent, thread)
         previous = last.tokens.sequence if last is not None and last.number < turn else b""
         record = TokenRecord(tokens, turn, attempt, thread, 0, as_ids)
@@ -73,11 +73,11 @@ class TokenRecorder:
         return Replied(reply, fact.queued, fact.seconds, fact.ttft, fact.attempts, fact.work, fact.cut_at)
 
     def forget(self, agent: str) -> None:
-        """To be called when an agent has ended."""
+        """Forgets an agent that has ended."""
         self._size -= sum(turn.size for turn in self._threads.pop(agent, {}).values())
 
     def around(self, turns: TurnRunner, leave: Leave | None) -> tuple[TurnRunner, Leave]:
-        """The turn runner of agents that keeps their tokens, and what is called when an agent has ended."""
+        """Wraps a turn runner so that tokens are kept. Also returns the function to call when an agent has ended."""
 
         async def turn(
             job: Job,
@@ -104,7 +104,7 @@ class TokenRecorder:
         return WrappedTurnRunner(turns, turn), leave_and_forget
 
     def report(self) -> str | None:
-        """For the user, at the end of the run; None if every prompt continued the turn before it."""
+        """Report for the user at the end of the run; None if every prompt continued the previous turn."""
         if not self.breaks:
             return None
         return (

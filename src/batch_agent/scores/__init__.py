@@ -1,1 +1,1 @@
-"""Scores of answers, and what they say about a run: scorers, metrics with intervals, and comparisons of two runs."""
+"""Scores of answers and their analysis: scorers, metrics with intervals, and comparisons of two runs."""

@@ -1,14 +1,14 @@
-"""Thresholds of a cascade: which rows a proxy score decides, and which a strong model, with a bound on the errors.
+"""Thresholds of a cascade: which rows a proxy score decides and which ones a strong model, with a bound on the errors.
 
-Rows with low scores are rejected and rows with high scores accepted without the strong model; it decides the rest. With
-probability 1 - delta, precision and recall, compared with the strong model on all rows, are both at least the target.
+Rows with low scores are rejected, and rows with high scores accepted, without the strong model, which decides the rest.
+With probability 1 - delta, precision and recall, compared with the strong model on all rows, are both at least the
+target.
 
-`propose` chooses the two regions from the labels so far, whatever their quality. Then an *audit* is drawn from each
-region, of rows without a label, and `certify` tests both with it: since the regions were chosen before the audit was
-drawn, each has one test and no correction for choosing among thresholds is needed. The bound on the errors that remain
-is exact for draws without replacement (hypergeometric, as Clopper and Pearson's is for the binomial). Half of delta is
-for each region. A region that fails its test is decided by the strong model.
-"""
+`propose` chooses the two regions from the labels so far, whatever their quality. Then an *audit* of unlabelled rows is
+drawn from each region, with which `certify` tests both. Because the regions are chosen before the audit is drawn, each
+has a single test, and needs no correction for a choice among thresholds. The bound on the remaining errors is exact for
+draws without replacement (hypergeometric, as Clopper and Pearson's is for the binomial). Each region gets half of
+delta. A region that fails its test is decided by the strong model."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from ..core.fast_dataclass import dataclass
 
 _CANDIDATES = 24
-"""Sizes of a region that are considered."""
+"""Number of region sizes to consider."""
 _AUDITS = 10
-"""Sizes of an audit that are considered."""
+"""Number of audit sizes to consider."""
 _ENOUGH = 0.99
 _RIDGE = 0.002
 _NEWTON_STEPS = 30
@@ -26,7 +26,7 @@ _NEWTON_STEPS = 30
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Rows at one end of the scores, and the number of them that the strong model labels as an audit."""
+    """Rows at one end of the scores, and how many of them the strong model labels as an audit."""
 
     rows: tuple[int, ...]
     """Indices of rows without a label."""
@@ -43,17 +43,17 @@ class Regions:
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """Which of the two regions need no strong model."""
+    """Tells which of the two regions do not need the strong model."""
 
     low: bool
     high: bool
 
 
 def upper_bound(size: int, drawn: int, found: int, delta: float) -> int:
-    """The most marked rows among `size`, if `found` of `drawn` rows (without replacement) are marked: with probability
-    1 - delta, there are no more."""
+    """The maximum number of marked rows among `size`, if `found` of `drawn` rows (without replacement) are marked.
+    Holds with probability 1 - delta."""
     least, most = found, size - (drawn - found)
-    while least < most:  # the last number that is not implausible
+    while least < most:  # find the last number that is not implausible
         middle = (least + most + 1) // 2
         if _at_most(size, middle, drawn, found) > delta:
             least = middle
@@ -63,8 +63,8 @@ def upper_bound(size: int, drawn: int, found: int, delta: float) -> int:
 
 
 def propose(scores: Sequence[float], known: Mapping[int, bool], *, labels: int, target: float, delta: float) -> Regions:
-    """The regions that an audit of `labels` rows can be expected to certify, and that save the most rows; empty ones if
-    there are none. `known`: the labels so far, however their rows were chosen."""
+    """The regions that save the most rows, among those that an audit of `labels` rows can be expected to certify; empty
+    if there are none. `known`: the labels so far, however their rows were chosen."""
     order = sorted((row for row in range(len(scores)) if row not in known), key=lambda row: (scores[row], row))
     chances = _chances(scores, known, order)
     permitted = (1 - target) * (math.fsum(chances) + sum(known.values()))
@@ -84,8 +84,9 @@ def propose(scores: Sequence[float], known: Mapping[int, bool], *, labels: int, 
 def certify(
     regions: Regions, wrong_low: int, wrong_high: int, *, accepted: int, target: float, delta: float
 ) -> Certified:
-    """Whether each region meets the target. `wrong_low` and `wrong_high`: how many audited rows the strong model
-    accepted in the low region and rejected in the high one; `accepted`: the rows outside both that it accepted."""
+    """Tests whether each region meets the target. `wrong_low`, `wrong_high`: number of audited rows that the strong
+    model accepted in the low region and rejected in the high one. `accepted`: number of rows outside of both that it
+    accepted."""
     low, high = regions.low, regions.high
     kept = accepted + len(high.rows)
     errors = upper_bound(len(high.rows), high.audit, wrong_high, delta / 2)
@@ -96,7 +97,7 @@ def certify(
 
 
 def _at_most(size: int, marked: int, drawn: int, found: int) -> float:
-    """The probability of at most `found` marked rows among those drawn."""
+    """The probability of at most `found` marked rows among the drawn ones."""
     total = _log_choose(size, drawn)
     first = max(0, drawn - (size - marked))
     terms = (
@@ -111,7 +112,7 @@ def _log_choose(total: int, chosen: int) -> float:
 
 
 def _chances(scores: Sequence[float], known: Mapping[int, bool], order: Sequence[int]) -> list[float]:
-    """The estimated chance of each row of `order` to be accepted: a logistic curve over the ranks of the scores."""
+    """The estimated acceptance probability of each row in `order`: a logistic curve over the ranks of the scores."""
     ranks = _ranks(scores)
     bins: dict[float, tuple[int, int]] = {}
     for row, label in known.items():
@@ -123,7 +124,7 @@ def _chances(scores: Sequence[float], known: Mapping[int, bool], order: Sequence
 
 
 def _ranks(scores: Sequence[float]) -> list[float]:
-    """The log-odds of each score's rank; equal scores have equal ranks."""
+    """The log-odds of each score's rank. Equal scores have equal ranks."""
     first: dict[float, int] = {}
     count: dict[float, int] = {}
     for rank, score in enumerate(sorted(scores)):
@@ -136,7 +137,7 @@ def _ranks(scores: Sequence[float]) -> list[float]:
 
 def _logistic(bins: Sequence[tuple[float, int, int]]) -> tuple[float, float]:
     """Offset and slope by Newton's method, with a small ridge so that separable labels have a finite slope. A slope
-    below 0 would mean that low scores are accepted: it counts as 0, as for a score that says nothing."""
+    below 0 would mean that low scores are accepted. It is replaced by 0, the slope of an uninformative score."""
     total, accepted = sum(count for _, count, _ in bins), sum(each for *_, each in bins)
     share = (accepted + 0.5) / (total + 1)
     level = math.log(share / (1 - share))
@@ -163,8 +164,8 @@ def _sigmoid(value: float) -> float:
 
 
 def _candidates(scores: Sequence[float], errors: Sequence[float]) -> list[tuple[int, float]]:
-    """Sizes of regions that begin with the first row, each with the errors that are expected in it. Rows with equal
-    scores are never separated."""
+    """Sizes of regions that begin with the first row, each with its expected errors. Rows with equal scores are never
+    separated."""
     ends: set[int] = set()
     for number in range(1, _CANDIDATES + 1):
         end = round(number / _CANDIDATES * len(scores))
@@ -182,7 +183,7 @@ def _candidates(scores: Sequence[float], errors: Sequence[float]) -> list[tuple[
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A size of a region and of its audit, and the rows that it can be expected to save."""
+    """A size of a region and of its audit, with the expected number of saved rows."""
 
     size: int
     audit: int
@@ -193,7 +194,7 @@ _NOTHING = _Choice(0, 0, 0.0)
 
 
 def _best_sizes(candidates: Sequence[tuple[int, float]], permitted: float, delta: float, labels: int) -> list[_Choice]:
-    """For several sizes of the audit, the size of the region that can be expected to save the most rows."""
+    """For several audit sizes, the region size that is expected to save the most rows."""
     audits = sorted({round(labels * share / _AUDITS) for share in range(1, _AUDITS + 1)} - {0})
     choices = [_NOTHING]
     for audit in audits:
@@ -207,12 +208,12 @@ def _best_sizes(candidates: Sequence[tuple[int, float]], permitted: float, delta
 
 
 def _chance_to_pass(size: int, errors: float, audit: int, permitted: float, delta: float) -> float:
-    """The chance, by Poisson's distribution, that the audit finds so few errors that their bound is permitted."""
+    """The probability, by Poisson's distribution, that the audit finds so few errors that their bound is permitted."""
     marked = math.floor(permitted) + 1
     if marked > size:
         return 1.0
     expected = audit * errors / size
-    found = max(0, audit - (size - marked))  # fewer cannot be found among so many
+    found = max(0, audit - (size - marked))  # with this many marked rows, fewer cannot be found
     drawn_so = math.exp(
         _log_choose(marked, found) + _log_choose(size - marked, audit - found) - _log_choose(size, audit)
     )

@@ -23,7 +23,7 @@ _MAX_CHARS = 60
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """One of the two runs."""
+    """Totals of one of the two runs."""
 
     name: str
     answers: int
@@ -33,12 +33,12 @@ class RunTotals:
     cost: float | None
     """Dollars; None if the price of the model is unknown."""
     seconds: float | None
-    """Mean of an agent; None without agents."""
+    """Mean duration of an agent; None without agents."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreDifference:
-    """Difference of a score between two runs, over the inputs that both have scored."""
+    """Difference of a score between two runs, over the inputs scored by both."""
 
     name: str
     before: float
@@ -46,15 +46,15 @@ class ScoreDifference:
     difference: float
     low: float | None
     """Lower end of the 95 % interval of the difference: by Newcombe's score method for scores that are 0 or 1, else by
-    a paired t; None if it is unknown, for a single input."""
+    a paired t; None for a single input, for which it is unknown."""
     high: float | None
     p_value: float | None
     """Probability of such a difference if both runs were equally good."""
     test: str
-    """mcnemar: exact, of scores that are 0 or 1; t: paired, by input."""
+    """mcnemar: exact test for scores that are 0 or 1. t: paired test by input."""
     inputs: int
     won: int
-    """Inputs with a higher score in the second run."""
+    """Number of inputs with a higher score in the second run."""
     lost: int
 
     def __str__(self) -> str:
@@ -68,12 +68,12 @@ class ScoreDifference:
 
 @dataclass(frozen=True, slots=True)
 class ChangedRow:
-    """An input to which the runs gave different answers, or got different scores."""
+    """An input with different answers or scores in the two runs."""
 
     index: int
     key: str
     before: tuple[str, ...]
-    """Answers of the first run, one for each sample."""
+    """Answers of the first run, one per sample."""
     after: tuple[str, ...]
     scores: Mapping[str, tuple[float | None, float | None]]
     """Mean scores of both runs by scorer."""
@@ -81,16 +81,16 @@ class ChangedRow:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """What changed from one run to another. `str` is for reading, `as_json` for programs."""
+    """Changes from one run to another. `str` is for people, `as_json` for programs."""
 
     before: RunTotals
     after: RunTotals
     shared: int
-    """Inputs that both runs answered."""
+    """Number of inputs that both runs answered."""
     only_before: int
     only_after: int
     agreement: float | None
-    """Share of equal answers to the shared inputs; with samples, of pairs of samples."""
+    """Share of equal answers to the shared inputs; with samples, the share of equal pairs."""
     agreement_low: float | None
     agreement_high: float | None
     scores: tuple[ScoreDifference, ...]
@@ -116,8 +116,8 @@ def compare_results(
     names: tuple[str, str] = ("before", "after"),
     field: str | None = None,
 ) -> RunComparison:
-    """Compares the answers, or their field `field`. Inputs are the same if they have the same key, or are equal; equal
-    inputs are paired in their order. Raises SpecError if the runs share no input, or no answer has the field."""
+    """Compares the answers, or their field `field`. Inputs are the same if they have the same key or are equal; equal
+    inputs are paired in order. Raises SpecError if the runs share no input, or no answer has the field."""
     first, second = _by_input(before, field), _by_input(after, field)
     if first and second and not first.keys() & second.keys():
         first, second = _by_input(before, field, by_key=False), _by_input(after, field, by_key=False)
@@ -144,7 +144,7 @@ def compare_results(
 
 
 def comparison_lines(comparison: RunComparison, max_changed: int = _MAX_LINES) -> list[str]:
-    """The comparison for reading."""
+    """The comparison as lines for people."""
     one, two = comparison.before, comparison.after
     alone = [
         f"{count:,} only in {run.name}" for count, run in ((comparison.only_before, one), (comparison.only_after, two))
@@ -174,7 +174,7 @@ class _Input:
     index: int
     key: str
     answers: tuple[str, ...]
-    """Sorted: samples have no order."""
+    """Sorted, because samples have no order."""
     means: Mapping[str, float]
 
 
@@ -248,7 +248,7 @@ def _paired(scored: Sequence[tuple[float, float]]) -> Interval | None:
 
 
 def _differ(one: _Input, two: _Input) -> bool:
-    """Whether the shares of the answers, or the scores, are not the same. Numbers of samples may differ."""
+    """Whether the distributions of the answers, or the scores, differ. Numbers of samples may differ."""
     return one.means != two.means or _shares(one.answers) != _shares(two.answers)
 
 

@@ -29,7 +29,7 @@ def t_interval(values: Sequence[float]) -> Interval | None:
 
 
 def paired_interval(both: int, lost: int, won: int, neither: int) -> Interval | None:
-    """Interval of the difference between two proportions of the same inputs, by Newcombe's score method; None without
+    """Interval of the difference between two proportions over the same inputs, by Newcombe's score method; None without
     inputs. The first run was right for `both + lost` of them, the second for `both + won`."""
     total = both + lost + won + neither
     before, after = wilson(both + lost, total), wilson(both + won, total)
@@ -46,7 +46,7 @@ def paired_interval(both: int, lost: int, won: int, neither: int) -> Interval | 
 
 
 def _correlation(both: int, lost: int, won: int, neither: int) -> float:
-    """Of the answers of two runs, with a correction for continuity if it is positive."""
+    """Correlation between the answers of two runs, with a continuity correction if it is positive."""
     margins = (both + lost) * (won + neither) * (both + won) * (lost + neither)
     if not margins:
         return 0.0
@@ -68,13 +68,13 @@ def t_test(differences: Sequence[float]) -> float | None:
 
 def mcnemar(lost: int, won: int) -> float:
     """Probability of changes at least as one-sided if both runs were equally good, by McNemar's exact test. `lost`:
-    right before and wrong now; `won`: the other way round."""
+    inputs that were right before and are wrong now. `won`: the reverse."""
     fewer, more = min(lost, won), max(lost, won)
     return 1.0 if not more else min(1.0, 2 * _incomplete_beta(more, fewer + 1, 0.5))  # a binomial tail
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """Value that a t distributed variable stays below with this probability, at least 0.5."""
+    """Value that a t-distributed variable stays below with this probability, which is at least 0.5."""
     low, high = 0.0, 2.0
     while t_distribution(high, freedom) < probability:
         high *= 2
@@ -82,7 +82,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def t_distribution(t: float, freedom: int) -> float:
-    """Probability that a t distributed variable is below `t`, at least 0."""
+    """Probability that a t-distributed variable is below `t`, which is at least 0."""
     return 1 - _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t)) / 2
 
 
@@ -104,7 +104,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _continued_fraction(a: float, b: float, x: float) -> float:
-    """By Lentz's method."""
+    """Continued fraction by Lentz's method."""
     tiny = 1e-300
     c, d = 1.0, 1 / _not_zero(1 - (a + b) * x / (a + 1), tiny)
     value = d

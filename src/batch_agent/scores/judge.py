@@ -27,14 +27,15 @@ _SCALE = "First give your reason, in one or two sentences. Then give a score fro
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Scorer that is an agent of its own. It runs after the answers, and its verdicts are kept in the checkpoint."""
+    """Scorer whose judgements are agents of their own. It runs after the answers, and its verdicts are kept in the
+    checkpoint."""
 
     rubric: str
     name: str = "judge"
     scale: tuple[int, int] | None = None
-    """Lowest and highest score; None: whether the answer meets the rubric."""
+    """Lowest and highest score; None: the score tells whether the answer meets the rubric."""
     model: str | None = None
-    """Model that judges; None: the model of the run."""
+    """Model of the judge; None: the model of the run."""
     backend: Any = None
     """Backend of that model; None: the backend of the run."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -53,7 +54,7 @@ class Judge:
 
     @property
     def task(self) -> str:
-        """The prompt template of its agents; what all share comes first."""
+        """The prompt template of its agents, beginning with the text that all of them share."""
         low, high = self.scale or (0, 1)
         question = _QUESTION if self.scale is None else _SCALE.format(low=low, high=high)
         rubric = self.rubric.strip().replace("{", "{{").replace("}", "}}")
@@ -61,7 +62,7 @@ class Judge:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """Type of a verdict: the reason comes first, so that the verdict follows from it."""
+        """Type of a verdict. The reason comes first, so that the verdict follows from it."""
         verdict: dict[str, Any] = {"type": "boolean"}
         if self.scale is not None:
             low, high = self.scale
@@ -88,8 +89,8 @@ def judge(
     backend: Any = None,
     **options: Any,
 ) -> Judge:
-    """A scorer that asks a model whether an answer meets the rubric (1 or 0), or for a score on a `scale` such as
-    (1, 5). It sees the input and the answer. `model`, `backend`: those of the run, unless given. `options`: further
+    """A scorer that asks a model whether an answer meets the rubric (1 or 0), or for a score on a `scale` such as (1,
+    5). The model sees the input and the answer. `model`, `backend`: default to those of the run. `options`: further
     options of its run, such as temperature=0. Equal answers to equal inputs are judged once."""
     return Judge(rubric, name, scale, model, backend, options)
 
@@ -99,6 +100,6 @@ def is_judge(scorer: Any) -> bool:
 
 
 def check_no_judge(scorers: Iterable[Any]) -> None:
-    """Raises SpecError if there is a judge, for a stream of answers."""
+    """Raises SpecError if there is a judge, which a stream of answers does not support."""
     if any(map(is_judge, scorers)):
         raise SpecError("A judge needs all answers: use BatchAgent.run, or BatchAgent.score after the stream.")

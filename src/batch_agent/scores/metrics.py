@@ -1,4 +1,4 @@
-"""Metrics of a run: the mean of each score, with a 95 % interval."""
+"""Metrics of a run: the mean of each score with a 95 % interval."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from statistics import fmean
@@ -21,13 +21,13 @@ class Metric:
     """Lower end of the 95 % interval; None for a single input, whose interval is unknown."""
     high: float | None
     inputs: int
-    """Inputs with at least one score."""
+    """Number of inputs with at least one score."""
     scored: int
-    """Answers with a score."""
+    """Number of answers with a score."""
     unscored: int
-    """Agents without a score: they failed, or the scorer could not tell."""
+    """Number of agents without a score, because they failed or the scorer could not tell."""
     method: Method
-    """wilson: of a proportion, where all answers to an input have the same score, 0 or 1. t: of a mean. t by input: of
+    """wilson: for a proportion, if all answers to an input have the same score, 0 or 1. t: for a mean. t by input: for
     the means of the inputs, because samples of one input are not independent."""
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ def count_inputs(count: int) -> str:
 
 
 def metrics_of(rows: Iterable[tuple[Hashable, Mapping[str, float | None]]]) -> dict[str, Metric]:
-    """Metric of each score by its name. A row: what identifies the input, and the scores of one answer to it."""
+    """Metric of each score by its name. Each row has an identifier of the input, and the scores of one answer to it."""
     by_name: dict[str, _Column] = {}
     for row, scores in rows:
         for name, score in scores.items():

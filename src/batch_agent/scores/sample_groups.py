@@ -1,4 +1,4 @@
-"""Samples of one input: groups of results, the majority of their answers, and the best of them."""
+"""Samples of one input: groups of results, their majority answer, and the best result."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ Group = Sequence[AgentResult]
 
 
 def groups_of(results: Iterable[AgentResult]) -> list[list[AgentResult]]:
-    """Results by input, and by model where there are several, in the order of their first result."""
+    """Results grouped by input, and by model if there are several, in order of their first result."""
     groups: dict[tuple[int, str | None], list[AgentResult]] = {}
     for result in results:
         groups.setdefault((result.index, result.model), []).append(result)
@@ -21,7 +21,7 @@ def groups_of(results: Iterable[AgentResult]) -> list[list[AgentResult]]:
 
 
 def votes_in(group: Group, field: str | None) -> Counter[str]:
-    """How often each answer was given, as text. Failed agents do not vote."""
+    """The number of times that each answer was given, as text. Failed agents do not vote."""
     return Counter(vote for result in group if (vote := answer_text(result, field)) is not None)
 
 
@@ -34,8 +34,8 @@ def majorities(results: Sequence[AgentResult], field: str | None) -> list[AgentR
 
 
 def majority_of(group: Group, field: str | None) -> AgentResult:
-    """The first result with the answer that most samples gave; of equally many, the one that was given first. A group
-    without an answer is represented by its first result."""
+    """The first result with the most frequent answer; in a tie, the answer that was given first. A group without an
+    answer is represented by its first result."""
     votes = votes_in(group, field)
     if not votes:
         return group[0]
@@ -44,13 +44,13 @@ def majority_of(group: Group, field: str | None) -> AgentResult:
 
 
 def best_of(group: Group, score: str | Callable[[AgentResult], Any]) -> AgentResult:
-    """The result with the highest score; the first of several, and of a group without scores."""
+    """The result with the highest score; the first one in a tie and in a group without scores."""
     scored = [(value, result) for result in group if (value := _value(result, score)) is not None]
     return max(scored, key=lambda each: each[0])[1] if scored else group[0]
 
 
 def answer_text(result: AgentResult, field: str | None) -> str | None:
-    """The answer, or a field of it, as text; None for a failed agent and an answer without the field."""
+    """The answer, or a field of it, as text; None for a failed agent or an answer without the field."""
     if not result.ok:
         return None
     try:

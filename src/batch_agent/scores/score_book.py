@@ -7,7 +7,7 @@ from ..core.results import AgentResult
 from .scorer import NoSuchField, Scorer, as_number
 
 AnswerScores = Mapping[tuple[str, int], Mapping[str, float | None]]
-"""Scores by scorer, of each answer: by the key of its input and the number of its sample."""
+"""Scores by scorer for each answer, which is identified by the key of its input and the number of its sample."""
 
 
 def scores_by_answer(results: Iterable[AgentResult], names: Collection[str]) -> AnswerScores:
@@ -19,7 +19,7 @@ def scores_by_answer(results: Iterable[AgentResult], names: Collection[str]) -> 
 
 
 class ScoreBook:
-    """Scores of the answers so far. A scorer that raises leaves an answer unscored; the first error is reported."""
+    """Scores of the answers so far. If a scorer raises, the answer stays unscored; the first error is reported."""
 
     def __init__(self, scorers: Sequence[Scorer], notify: Callable[[str], None]) -> None:
         self._scorers = scorers
@@ -28,7 +28,7 @@ class ScoreBook:
         self.scores: dict[tuple[str, int], Mapping[str, float | None]] = {}
 
     def add(self, result: AgentResult) -> AgentResult:
-        """The result with its scores; they are None for a failed agent."""
+        """The result with its scores, which are None for a failed agent."""
         found = {each.name: self._score(each, result) for each in self._scorers}
         self.scores[result.key, result.sample or 0] = found
         return replace(result, scores={**result.scores, **found})

@@ -1,4 +1,4 @@
-"""Scorers: what an answer is worth, from the answer and the input that it belongs to."""
+"""Scorers: rate an answer, given the input that it belongs to."""
 
 import json
 import math
@@ -13,11 +13,12 @@ from ..core.schema import is_model
 from .judge import judge
 
 Score = float | bool | None
-"""A number, or whether the answer is right; None: unknown."""
+"""A number, or whether the answer is right; None if unknown."""
 
 
 class Scorer(Protocol):
-    """A function of the answer and the input, with a name for tables. Any function with these parameters will do."""
+    """A function of the answer and the input, with a name for tables. Any function with these parameters is a
+    scorer."""
 
     @property
     def name(self) -> str: ...
@@ -26,7 +27,7 @@ class Scorer(Protocol):
 
 
 class NoSuchField(LookupError):
-    """An input has no such field: the scorer cannot tell."""
+    """Raised if an input lacks the field, so that the scorer cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,10 @@ class FieldScorer:
     name: str
     compare: Callable[[Any, Any], Score]
     expected: str
-    """Field of the input; a dot separates nested names."""
+    """Field of the input. Dots separate nested names."""
     of: str | None = None
-    """Field of the answer. None: the field with the same name as `expected`, or the whole answer if it has none."""
+    """Field of the answer. None: the field with the same name as `expected`, or the whole answer without such a
+    field."""
 
     def __call__(self, output: Any, row: Any, /) -> Score:
         return self.compare(_answer(output, self.expected, self.of), field_of(row, self.expected))
@@ -58,7 +60,7 @@ class OutputScorer:
 
 @dataclass(frozen=True, slots=True)
 class FunctionScorer:
-    """Function of a user, with a name."""
+    """A user's function with a name."""
 
     name: str
     function: Callable[[Any, Any], Score]
@@ -68,8 +70,8 @@ class FunctionScorer:
 
 
 def exact(expected: str, of: str | None = None, *, name: str = "exact") -> FieldScorer:
-    """Whether the answer equals a field of the input. Texts are compared without case and surrounding space, numbers
-    also with their text.
+    """Whether the answer equals a field of the input. Texts are compared without case and surrounding space; numbers
+    also match their text.
 
     `expected`: field of the input. `of`: field of the answer; None: the field of the same name, or the whole answer if
     it has no such field."""
@@ -77,16 +79,16 @@ def exact(expected: str, of: str | None = None, *, name: str = "exact") -> Field
 
 
 def contains(expected: str, of: str | None = None, *, name: str = "contains") -> FieldScorer:
-    """Whether the answer contains a field of the input, without case; every element, if that is a list. Parameters as
-    for `exact`."""
+    """Whether the answer contains a field of the input, ignoring case; every element, if the field is a list.
+    Parameters as for `exact`."""
     return FieldScorer(name, _contains, expected, of)
 
 
 def numeric(
     expected: str, of: str | None = None, *, tolerance: float = 0.0, relative: float = 1e-6, name: str = "numeric"
 ) -> FieldScorer:
-    """Whether the last number in the answer is that in a field of the input, within `tolerance` or a share `relative`
-    of it. Parameters otherwise as for `exact`."""
+    """Whether the last number in the answer equals the one in a field of the input, within `tolerance` or a share
+    `relative` of it. Other parameters as for `exact`."""
 
     def is_close(answer: Any, wanted: Any) -> bool | None:
         target, found = _number(wanted), _number(answer)
@@ -98,7 +100,8 @@ def numeric(
 
 
 def regex(pattern: str, of: str | None = None, *, name: str = "regex") -> OutputScorer:
-    """Whether the pattern is found in the answer, or in its field `of`. Raises SpecError for an invalid pattern."""
+    """Whether the pattern matches anywhere in the answer, or in its field `of`. Raises SpecError for an invalid
+    pattern."""
     try:
         compiled = re.compile(pattern)
     except re.error as error:
@@ -109,7 +112,7 @@ def regex(pattern: str, of: str | None = None, *, name: str = "regex") -> Output
 def json_fields(expected: str, *names: str, of: str | None = None, name: str = "json_fields") -> FieldScorer:
     """The share of fields in which the answer equals an object in a field of the input.
 
-    `names`: the fields that count; none: those of the expected object. An answer in text is read as JSON."""
+    `names`: the fields to compare; by default, those of the expected object. A text answer is parsed as JSON."""
 
     def share(answer: Any, wanted: Any) -> float | None:
         target = _object(wanted)
@@ -132,7 +135,7 @@ BUILTIN: Mapping[str, Callable[..., Scorer]] = {
 
 
 def scorers_of(score: Sequence[Any]) -> tuple[Scorer, ...]:
-    """Scorers of the option `score`: names are parsed, functions get the name that they have. Raises SpecError."""
+    """Scorers of the option `score`: parses names, and keeps the names of functions. Raises SpecError."""
     found: list[Scorer] = []
     for each in score:
         scorer = parse_scorer(each) if isinstance(each, str) else _named(each)
@@ -143,8 +146,8 @@ def scorers_of(score: Sequence[Any]) -> tuple[Scorer, ...]:
 
 
 def parse_scorer(text: str) -> Scorer:
-    """Scorer from its name and arguments, as on the command line: `exact:label`, `numeric:total:answer`,
-    `regex:^yes`, `judge:RUBRIC`, or `NAME=exact:label` with a name of its own. Raises SpecError."""
+    """Parses a scorer with its arguments, as on the command line: `exact:label`, `numeric:total:answer`, `regex:^yes`,
+    `judge:RUBRIC`, or `NAME=exact:label` with a name of its own. Raises SpecError."""
     named = re.match(r"([A-Za-z_][\w-]*)=", text)
     kind, _, rest = (text[named.end() :] if named else text).partition(":")
     if kind == "judge":
@@ -167,7 +170,7 @@ def _named(function: Any) -> Scorer:
 
 
 def as_number(score: Any) -> float | None:
-    """A score as a number; None for one that is not a finite number."""
+    """A score as a number; None if it is not a finite number."""
     if isinstance(score, bool | int | float) and math.isfinite(score):
         return float(score)
     return None
@@ -185,7 +188,7 @@ def field_of(value: Any, path: str) -> Any:
 
 
 def fields_in(value: Any) -> Mapping[Any, Any]:
-    """Fields of a mapping, a model or a dataclass; none for other values."""
+    """Fields of a mapping, a model or a dataclass; empty for other values."""
     if isinstance(value, Mapping):
         return value
     if is_model(value):
@@ -196,7 +199,7 @@ def fields_in(value: Any) -> Mapping[Any, Any]:
 
 
 def text_of(value: Any) -> str:
-    """An answer as text: JSON, if it has fields."""
+    """An answer as text, which is JSON if the answer has fields."""
     if isinstance(value, str):
         return value
     return json.dumps(value, default=_plain, ensure_ascii=False)
@@ -243,7 +246,7 @@ _NUMBER_IN_TEXT = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def _number(value: Any) -> float | None:
-    """A number, or the last one in a text."""
+    """A number, or the last number in a text."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     found = _NUMBER_IN_TEXT.findall(text_of(value))

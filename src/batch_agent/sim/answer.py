@@ -15,7 +15,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class SimAnswer:
-    """Text or calls, exactly as the prompt of the next turn renders them, and the fault of the response."""
+    """Text or calls, exactly as rendered in the prompt of the next turn, and the fault of the response."""
 
     text: str = ""
     calls: tuple[Call, ...] = ()
@@ -25,8 +25,7 @@ class SimAnswer:
 class SimReply(NamedTuple):
     """An answer as generated tokens, truncated at the request's token limit.
 
-    `content` is the part of `data` that shows as text. A truncated call is shown as text.
-    """
+    `content` is the part of `data` that is shown as text. A truncated call is shown as text."""
 
     answer: SimAnswer
     data: bytes
@@ -46,11 +45,11 @@ class SimReply(NamedTuple):
         return self.content.decode(errors="ignore") if self.finish_reason == "length" else self.answer.text
 
     def text_between(self, start: int, stop: int) -> str:
-        """The part of the text that tokens `start` to `stop` add."""
+        """The part of the text in tokens `start` to `stop`."""
         return _cut(self.content, start * TOKEN_BYTES, stop * TOKEN_BYTES)
 
     def arguments_between(self, start: int, stop: int) -> list[tuple[int, bool, str]]:
-        """For each call that tokens `start` to `stop` contain: its index, whether it begins here, its new arguments."""
+        """For each call in tokens `start` to `stop`: its index, whether it begins there, its new arguments."""
         first, last = start * TOKEN_BYTES, stop * TOKEN_BYTES
         parts = []
         position = len(self.answer.text.encode())
@@ -76,7 +75,7 @@ def reply_of(answer: SimAnswer, max_tokens: int) -> SimReply:
 
 
 def _cut(data: bytes, start: int, stop: int) -> str:
-    """Bytes `start` to `stop` as text, both moved back to where a character begins."""
+    """Bytes `start` to `stop` as text, with both positions moved back to the beginning of a character."""
     if data.isascii():
         return data[max(0, start) : max(0, stop)].decode()
     return data[_boundary(data, start) : _boundary(data, stop)].decode(errors="ignore")

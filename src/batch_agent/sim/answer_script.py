@@ -1,4 +1,4 @@
-"""Answer script: the answer to a request, decided from the request alone."""
+"""Answer script: decides the answer to a request from the request alone."""
 
 import json
 import re
@@ -22,15 +22,14 @@ _DECODER = json.JSONDecoder()
 
 
 class DirectiveError(ValueError):
-    """A directive that cannot be read: the request is answered with 400 and this message."""
+    """Raised for a directive that cannot be read. The request is answered with 400 and this message."""
 
 
 def find_directive(messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The directive for this turn: that of the newest user message that has one.
+    """The directive for this turn, taken from the newest user message that has one.
 
-    One object is for the first answer after that message; a list has an object for each answer in turn. None: there is
-    none, or all were used.
-    """
+    A single object is for the first answer after that message; a list has an object for each answer in turn. None if
+    there is no directive or all were used."""
     answers = 0
     for message in reversed(messages):
         if message.get("role") == "assistant":
@@ -58,7 +57,7 @@ def read(text: str) -> list[Mapping[str, Any]]:
 
 
 def answer_of(directive: Mapping[str, Any]) -> SimAnswer | None:
-    """The answer that a directive contains; None if it leaves the answer to the script."""
+    """The answer in a directive; None if it leaves the answer to the script."""
     if "calls" in directive:
         return SimAnswer(text=str(directive.get("text", "")), calls=tuple(_call(call) for call in directive["calls"]))
     if "json" in directive:
@@ -69,7 +68,7 @@ def answer_of(directive: Mapping[str, Any]) -> SimAnswer | None:
 
 
 def fault_of(directive: Mapping[str, Any], rates: FaultRates) -> FaultOrder | None:
-    """The fault that a directive requests. Raises DirectiveError for a fault that does not exist."""
+    """The fault requested by a directive. Raises DirectiveError for a fault that does not exist."""
     if "fault" not in directive:
         return None
     try:
@@ -85,7 +84,7 @@ def _decode(body: str) -> Any:
     except ValueError:
         if '\\"' not in body:
             raise
-    # The directive was part of a value that the prompt contains as a JSON string.
+    # The directive was in a value that the prompt contains as a JSON string.
     return _DECODER.raw_decode(body.replace('\\"', '"').replace("\\\\", "\\"))[0]
 
 
@@ -107,8 +106,7 @@ class Chat(NamedTuple):
 def parse_chat(prompt: bytes) -> Chat:
     """Parses the conversation that renders as `prompt`. A prompt without the template's marks is one user message.
 
-    Raises ValueError if the tools are not JSON.
-    """
+    Raises ValueError if the tools are not JSON."""
     text = decode(prompt)
     if not text.startswith("<|"):
         return Chat([{"role": "user", "content": text}], None)
@@ -120,7 +118,7 @@ def parse_chat(prompt: bytes) -> Chat:
 
 
 def _message(role: str, content: str) -> dict[str, Any]:
-    """The calls of an answer are not parsed: they stay in its text."""
+    """Parses a message. The calls of an answer are not parsed: they stay in its text."""
     if role == "assistant" and CALL_CLOSING.decode() in content:
         return {"role": role, "content": content, "tool_calls": [content]}
     return {"role": role, "content": content}
@@ -133,13 +131,13 @@ _FILLER = (
 _TEXT = _FILLER * 64
 _MARK = MARK.encode()
 _SCHEMA_MARK = "JSON schema:\n"
-"""Precedes a schema in a system prompt, where the request does not carry it, as in requests with tools."""
+"""Precedes the schema in a system prompt, for requests that carry none, such as requests with tools."""
 _SCHEMA_MARK_BYTES = _SCHEMA_MARK.encode()
 _DECODER = json.JSONDecoder()
 
 
 class AnswerScript:
-    """Writes the answers of a script."""
+    """Writes answers according to a script."""
 
     def __init__(self, script: Script, rates: FaultRates) -> None:
         self._script = script
@@ -148,10 +146,9 @@ class AnswerScript:
         self._results = Instances(lambda seed: filler_text(seed, script.string_tokens).strip())
 
     def chat(self, body: Mapping[str, Any], prompt: bytes, tokens: int | None = None) -> SimAnswer:
-        """The answer to a chat request that renders as `prompt`; `tokens` is how long a text must be, if it is known.
+        """The answer to a chat request that renders as `prompt`. `tokens`: required length of a text, if known.
 
-        Raises ValueError for a directive or a schema that cannot be read.
-        """
+        Raises ValueError for a directive or a schema that cannot be read."""
         messages: Sequence[Mapping[str, Any]] = body["messages"]
         directive = find_directive(messages) if _MARK in prompt else None
         if directive is None:
@@ -160,10 +157,9 @@ class AnswerScript:
         return replace(answer, fault=fault_of(directive, self._rates))
 
     def completion(self, body: Mapping[str, Any], prompt: bytes, tokens: int | None = None) -> SimAnswer:
-        """The answer to a rendered prompt: that of `chat` to the conversation in it, with calls as text.
+        """The answer to a rendered prompt: as `chat` answers the conversation in it, with calls as text.
 
-        Raises ValueError like `chat`.
-        """
+        Raises ValueError like `chat`."""
         is_bare = _MARK not in prompt and TOOLS not in prompt and _SCHEMA_MARK_BYTES not in prompt
         if is_bare and schema_of(body) is None:
             return self.text(prompt, tokens)
@@ -173,8 +169,8 @@ class AnswerScript:
         return replace(answer, text=answer.text + calls.decode(), calls=())
 
     def text(self, prompt: bytes, tokens: int | None = None) -> SimAnswer:
-        """Text of the script's length, determined by the prompt."""
-        # The end of the answer is a token too.
+        """Text with the length from the script, determined by the prompt."""
+        # The end of the answer takes one token.
         length = (tokens or self._script.answer_tokens) - 1
         return SimAnswer(filler_text(zlib.crc32(prompt) + self._script.seed, length))
 
@@ -214,7 +210,7 @@ class AnswerScript:
 
 
 def agent_seed(messages: Sequence[Mapping[str, Any]]) -> int:
-    """A number for the agent: its first user message decides it, in every process."""
+    """Seed of an agent, determined by its first user message in every process."""
     for message in messages:
         if message.get("role") == "user":
             return zlib.crc32(text_of(message.get("content")).encode())
@@ -222,12 +218,12 @@ def agent_seed(messages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def tool_turns_of(messages: Sequence[Mapping[str, Any]]) -> int:
-    """How many answers so far were tool calls, native or written as `{"tool": ...}`."""
+    """Number of answers so far that were tool calls, native or written as `{"tool": ...}`."""
     return sum(1 for message in messages if message.get("role") == "assistant" and _is_call(message))
 
 
 def schema_of(body: Mapping[str, Any]) -> Any:
-    """The JSON schema the answer must fit, or None: OpenAI's response_format, or vLLM's own two fields."""
+    """The JSON schema of the answer, or None: from OpenAI's response_format, or vLLM's own two fields."""
     form = body.get("response_format")
     if isinstance(form, Mapping):
         if form.get("type") == "json_schema":
@@ -246,7 +242,7 @@ def schema_in_system_prompt(messages: Sequence[Mapping[str, Any]]) -> Any:
 
 @lru_cache(maxsize=16)
 def _schema_in_text(text: str) -> Any:
-    """The last schema of a text. Cached, since all agents of a run have the same."""
+    """The last schema in a text. Cached, because all agents of a run have the same."""
     _, mark, rest = text.rpartition(_SCHEMA_MARK)
     try:
         return _DECODER.raw_decode(rest)[0] if mark else None
@@ -260,7 +256,8 @@ class Action(NamedTuple):
 
 
 def choose_action(schema: Any, call_turn: int | None) -> Action:
-    """The branch of a schema with tool calls and a final answer: a call in a turn for calls, otherwise the answer."""
+    """Chooses the branch of a schema that has tool calls and a final answer: a call in a turn for calls, otherwise the
+    answer."""
     flat = flatten(schema, schema) if isinstance(schema, Mapping) else {}
     branches = flat.get("anyOf") or flat.get("oneOf") or []
     calls = [branch for branch in branches if "tool" in flatten(branch, schema).get("properties", {})]

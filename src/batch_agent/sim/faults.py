@@ -1,4 +1,4 @@
-"""Fault injection: which request fails, and how."""
+"""Fault injection: decides which request fails, and how."""
 
 import zlib
 from enum import StrEnum
@@ -17,7 +17,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault of one request: `status` and `retry_after_s` belong to STATUS, `stall_s` to STALL."""
+    """One fault of one request. `status` and `retry_after_s` belong to STATUS, `stall_s` to STALL."""
 
     kind: Kind
     status: int = 0
@@ -27,14 +27,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FaultOrder:
-    """A fault that a prompt requests: for its first `times` attempts, or for all of them."""
+    """A fault requested by a prompt, for its first `times` attempts or for all of them."""
 
     fault: Fault
     times: int | None = None
 
 
 class Faults:
-    """Decides each request's fault from the rates, the seed, the request's number and the directives of its prompt."""
+    """Decides each request's fault from the rates, the seed, the request's number and the directives in its prompt."""
 
     def __init__(self, rates: FaultRates) -> None:
         self._rates = rates
@@ -52,7 +52,7 @@ class Faults:
         self._any = any(share for share, _ in self._shares)
 
     def of_order(self, order: FaultOrder, prompt: bytes) -> Fault | None:
-        """The requested fault, unless this prompt has had it `times` times already."""
+        """The requested fault, unless this prompt has already had it `times` times."""
         tried = self._attempts.get(prompt, 0)
         self._attempts[prompt] = tried + 1
         return order.fault if order.times is None or tried < order.times else None
@@ -79,7 +79,7 @@ class Faults:
 
 
 def parse(name: str, rates: FaultRates, retry_after_s: float | None = None, stall_s: float | None = None) -> Fault:
-    """The fault of this name: an HTTP status from 400 on, or a kind. Raises ValueError for any other."""
+    """The fault with this name: an HTTP status from 400 on, or a kind. Raises ValueError for any other name."""
     if name.isdigit() and 400 <= int(name) <= 599:
         wait = retry_after_s if retry_after_s is not None else rates.retry_after_s if name == "429" else None
         return Fault(Kind.STATUS, status=int(name), retry_after_s=wait)

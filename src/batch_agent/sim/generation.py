@@ -12,7 +12,7 @@ from .openai_responses import OpenAIBytes
 
 @dataclass(frozen=True, slots=True)
 class PromptFault:
-    """The fault that the prompt at `index` requests. It applies to the whole request."""
+    """The fault that the prompt at `index` requests. It affects the whole request."""
 
     index: int
     prompt: bytes
@@ -20,7 +20,7 @@ class PromptFault:
 
 
 class ResponseEncoder(Protocol):
-    """Encoder of a response without streaming, and of its errors."""
+    """Encoder of a non-streamed response, and of its errors."""
 
     @property
     def content_type(self) -> bytes: ...
@@ -31,10 +31,9 @@ class ResponseEncoder(Protocol):
 
 
 class Generation(NamedTuple):
-    """The prompts of one HTTP request as sequences, with the replies that they will generate, in the same order.
+    """The prompts of one HTTP request as sequences, with the replies that they generate, in the same order.
 
-    `continuous_usage` adds the usage of one answer to each of its events.
-    """
+    `continuous_usage`: each event has the usage of its answer so far."""
 
     encoder: OpenAIBytes
     replies: Sequence[SimReply]
@@ -47,7 +46,7 @@ class Generation(NamedTuple):
     chunk_tokens: int
     """Tokens in one event."""
     foreign_encoder: ResponseEncoder | None = None
-    """Encoder of a response that has not OpenAI's format, and is never streamed token by token."""
+    """Encoder of a response in another format than OpenAI's, which is never streamed token by token."""
 
     @property
     def body_encoder(self) -> ResponseEncoder:

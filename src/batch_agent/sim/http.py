@@ -10,7 +10,7 @@ from typing import cast
 from .http_parser import BadRequest, HttpRequest, RequestReader
 
 _RESET_DELAY_S = 0.005
-"""Lets written data leave before the reset, which would discard it."""
+"""Gives written data time to leave before the reset, which would discard it."""
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _OK_JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -18,7 +18,7 @@ _SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntr
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client. Requests are handled one after the other; each gets `reply`, or `open_stream` to `end_stream`."""
+    """One client. Requests are handled in order, each by `reply`, or by `open_stream` to `end_stream`."""
 
     def __init__(
         self, handle: Callable[[HttpRequest, "ClientConnection"], None], open_connections: set["ClientConnection"]
@@ -55,7 +55,7 @@ class ClientConnection(asyncio.Protocol):
             self._reject(error)
 
     def reply(self, status: int, body: bytes, content_type: bytes = b"application/json", extra: bytes = b"") -> None:
-        """Send a complete response; `extra`: more header lines, each with its line end."""
+        """Sends a complete response. `extra`: further header lines, each with its line end."""
         extra += self.header_lines
         if status == 200 and not extra and content_type == b"application/json":
             head = _OK_JSON % len(body)
@@ -77,12 +77,12 @@ class ClientConnection(asyncio.Protocol):
         self._finish()
 
     def reply_short(self, body: bytes) -> None:
-        """Announce all of `body`, send half of it, and close the connection."""
+        """Announces all of `body`, sends half of it, and closes the connection."""
         self._write(_OK_JSON % len(body) + body[: len(body) // 2])
         self.close()
 
     def reset(self) -> None:
-        """Close with a TCP reset, after written data had time to leave."""
+        """Closes with a TCP reset, after giving written data time to leave."""
         asyncio.get_running_loop().call_later(_RESET_DELAY_S, self._reset_now)
 
     def close(self) -> None:

@@ -8,11 +8,11 @@ from ..core.fast_dataclass import dataclass
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 201 * 1024 * 1024
-"""A file of 200 MB, as OpenAI takes it for a batch, and the form around it."""
+"""A file of 200 MB, OpenAI's limit for a batch, and the form around it."""
 
 
 class BadRequest(ValueError):
-    """The bytes are not a valid HTTP request; the connection must be closed."""
+    """Raised for bytes that are not a valid HTTP request. The connection must be closed."""
 
 
 class HttpRequest(NamedTuple):
@@ -22,10 +22,10 @@ class HttpRequest(NamedTuple):
     keep_alive: bool
     query: bytes
     fields: bytes
-    """The header lines as they were received, each after its line end."""
+    """The header lines as received, each after its line end."""
 
     def header(self, name: bytes) -> bytes:
-        """The value of a header; empty if there is none. `name` is in lower case."""
+        """The value of a header; empty if it is missing. `name`: in lower case."""
         found = re.search(rb"\r\n%b:([^\r]*)" % re.escape(name), self.fields, re.IGNORECASE)
         return found[1].strip() if found else b""
 
@@ -58,7 +58,7 @@ class RequestReader:
         self._buffer += data
 
     def parse_single(self, data: bytes) -> HttpRequest | None:
-        """The request in `data`, if it is exactly one and nothing is buffered; otherwise None, and `feed` must be
+        """The request in `data`, if `data` is exactly one and nothing is buffered. Otherwise None, and `feed` must be
         called."""
         end = data.find(b"\r\n\r\n")
         if end < 0 or self._buffer or self._head:

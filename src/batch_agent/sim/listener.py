@@ -26,7 +26,7 @@ def serve(
     until_stdin_ends: bool = False,
     announce: Callable[[int], None] = print_port,
 ) -> None:
-    """Call `announce` with the port, then serve until SIGTERM, SIGINT or, optionally, the end of standard input."""
+    """Calls `announce` with the port, then serves until SIGTERM, SIGINT or, optionally, the end of standard input."""
     server = _serve(config, script, host, port, until_stdin_ends, announce)
     try:
         import uvloop
@@ -39,7 +39,7 @@ def serve(
 async def _serve(
     config: SimConfig, script: Script, host: str, port: int, until_stdin_ends: bool, announce: Callable[[int], None]
 ) -> None:
-    # Requests leave no reference cycles: collecting at every 700th object would be a tenth of the work.
+    # Requests leave no reference cycles: a collection after every 700 objects would be a tenth of the work.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     loop = asyncio.get_running_loop()
@@ -58,7 +58,7 @@ async def _serve(
 
 
 class _UntilEnd(asyncio.Protocol):
-    """Stops the server when the process that holds the other end of the pipe has died."""
+    """Stops the server when the process at the other end of the pipe has died."""
 
     def __init__(self, stopped: asyncio.Event) -> None:
         self._stopped = stopped

@@ -11,32 +11,32 @@ DONE = b"data: [DONE]\n\n"
 
 
 class OpenAIBytes(NamedTuple):
-    """Fields that all parts of one response share, and whether it is a chat or a text completion."""
+    """Fields that all parts of a response share, and whether it is a chat or a text completion."""
 
     number: int
     created: int
     model: str
     is_chat: bool
     service_tier: str | None = None
-    """The tier that the response names."""
+    """The service tier to name in the response."""
 
     @property
     def content_type(self) -> bytes:
-        """Of the response without streaming."""
+        """Content type of a non-streamed response."""
         return b"application/json"
 
     def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
         return error_body(status, message, kind, param)
 
     def plain(self, replies: Sequence[SimReply], usage: dict[str, Any]) -> bytes:
-        """The response without streaming."""
+        """A non-streamed response."""
         choice = self._chat_choice if self.is_chat else _text_choice
         choices = [choice(index, reply) for index, reply in enumerate(replies)]
         shape = b"chat.completion" if self.is_chat else b"text_completion"
         return b'%b%b,"usage":%b}' % (self._head(shape), orjson.dumps(choices), orjson.dumps(usage))
 
     def opening(self, prompt_tokens: int | None = None) -> bytes:
-        """The first event, with the role; a text completion has none."""
+        """The first event, which has the role. A text completion has none."""
         if not self.is_chat:
             return b""
         return self._event({"index": 0, "delta": {"role": "assistant", "content": ""}}, None, prompt_tokens, 0)
@@ -46,8 +46,7 @@ class OpenAIBytes(NamedTuple):
     ) -> bytes:
         """The events for tokens `start` to `stop`, at most `chunk_tokens` in each; none for invisible tokens.
 
-        With `prompt_tokens`, each event carries the usage of this reply so far.
-        """
+        With `prompt_tokens`, each event has the usage of this reply so far."""
         head = self._event_head()
         head += b'[{"index":%d,"delta":{"content":' % index if self.is_chat else b'[{"index":%d,"text":' % index
         tail = b'%b,"logprobs":null,"finish_reason":null}]' % (b"}" if self.is_chat else b"")
@@ -65,7 +64,7 @@ class OpenAIBytes(NamedTuple):
         return b"".join(events)
 
     def ending(self, index: int, reply: SimReply, start: int, prompt_tokens: int | None = None) -> bytes:
-        """The event with the finish reason. That of a text completion also has the text from token `start` on."""
+        """The event with the finish reason. For a text completion, it also has the text from token `start` on."""
         shown: dict[str, Any] = {"delta": {}} if self.is_chat else {"text": reply.text_between(start, reply.tokens)}
         return self._event({"index": index, **shown}, reply.finish_reason, prompt_tokens, reply.tokens)
 
@@ -116,7 +115,7 @@ def error_body(status: int, message: str, kind: str, param: str | None = None) -
 
 
 def flex_unavailable() -> bytes:
-    """Body of the 429 for a flex request that finds no capacity, with OpenAI's code."""
+    """Body of the 429 for a flex request without capacity, with OpenAI's code."""
     message = "Flex processing has no capacity for this request now. Try again later, or use another service tier."
     code = "resource_unavailable"
     return orjson.dumps({"error": {"message": message, "type": code, "param": None, "code": code}})

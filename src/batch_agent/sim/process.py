@@ -16,8 +16,8 @@ from typing import IO, Any, Self
 from ..core.fast_dataclass import dataclass
 from .sim_config import BatchConfig, FaultRates, RateLimits, Script, SimConfig
 
-# The simulator needs nothing that `import batch_agent` loads, which takes longer than the rest of its start: the new
-# process sees the package as a bare namespace.
+# The simulator needs nothing that `import batch_agent` loads, which would take longer than the rest of its start, so
+# the new process sees the package as a bare namespace.
 _BOOT = """
 import runpy, sys, types
 package = types.ModuleType("batch_agent")
@@ -56,11 +56,10 @@ class Launch:
 
 
 class SimServer:
-    """Starts a simulator on entering and stops it on leaving; it also ends if this process dies.
+    """Starts a simulator on entering and stops it on leaving. The simulator also ends if this process dies.
 
-    `with SimServer(SimConfig(zero_latency=True)) as sim: ... sim.url ...`. Entering raises RuntimeError if it does
-    not start. Starting and stopping block for a moment; the server's standard error is passed on.
-    """
+    `with SimServer(SimConfig(zero_latency=True)) as sim: ... sim.url ...`. Entering raises RuntimeError if the
+    simulator does not start. Starting and stopping block for a moment. The server's standard error is passed on."""
 
     def __init__(self, config: SimConfig | None = None, script: Script | None = None, *, port: int = 0) -> None:
         self.config = config or SimConfig()
@@ -71,7 +70,7 @@ class SimServer:
 
     @property
     def url(self) -> str:
-        """Without a path: OpenAI's routes are below `url + "/v1"`."""
+        """URL without a path. OpenAI's routes are below `url + "/v1"`."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -91,7 +90,7 @@ class SimServer:
         return self
 
     def stop(self) -> None:
-        """Terminate, then kill; returns when the process has ended. Stopping twice does nothing."""
+        """Terminates the process, then kills it; returns when it has ended. Stopping twice does nothing."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -107,7 +106,7 @@ class SimServer:
                 stream.close()
 
     def metrics(self) -> dict[str, float]:
-        """The values of the /metrics page by name; labels are left out and equal names added up."""
+        """The values of the /metrics page by name, without labels; equal names are added up."""
         values: dict[str, float] = {}
         for line in self.get("/metrics").decode().splitlines():
             if not line.startswith("#"):
@@ -121,7 +120,7 @@ class SimServer:
         return self.metrics()["process_cpu_seconds_total"]
 
     def billed(self, lane: str) -> dict[str, int]:
-        """What was billed in a lane: `requests` (lines of batches that succeeded), `prompt_tokens`,
+        """Billed amounts of a lane: `requests` (lines of batches that succeeded), `prompt_tokens`,
         `completion_tokens`."""
         found = {}
         for line in self.get("/metrics").decode().splitlines():
@@ -131,11 +130,11 @@ class SimServer:
         return found
 
     def advance(self, seconds: float) -> None:
-        """Move the clock of the batches forward."""
+        """Moves the clock of the batches forward."""
         self._post("/sim/clock", {"advance_s": seconds})
 
     def arm(self, fault: str, *, times: int = 1, share: float = 0.5) -> None:
-        """Let the next batches, or flex requests, fail: see docs/simulator.md."""
+        """Makes the next batches or flex requests fail: see docs/simulator.md."""
         self._post("/sim/faults", {"fault": fault, "times": times, "share": share})
 
     def get(self, path: str) -> bytes:
@@ -173,7 +172,7 @@ class SimServer:
             raise RuntimeError("the simulator did not start; see its output on standard error") from error
 
     def _stderr_text(self) -> str:
-        """The server's standard error: errors of the simulator, never of its client."""
+        """The server's standard error, which has errors of the simulator, never of its client."""
         assert self._stderr is not None
         self._stderr.seek(0)
         return self._stderr.read().decode(errors="replace")[-4000:]
@@ -185,7 +184,7 @@ def _spawn(launch: Launch, stderr: IO[bytes]) -> "subprocess.Popen[bytes]":
 
 
 def _read_line(stream: IO[bytes], timeout_s: float) -> bytes:
-    """The first line, or its beginning if the time is up or the stream ends."""
+    """The first line, or its beginning if the time runs out or the stream ends."""
     deadline = time.monotonic() + timeout_s
     line = b""
     with selectors.DefaultSelector() as selector:

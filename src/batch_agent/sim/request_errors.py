@@ -2,10 +2,9 @@
 
 
 class RequestError(Exception):
-    """Invalid request, with the status and the message of the response.
+    """An invalid request, with the status and message of the response.
 
-    vLLM detects some errors after it has begun the stream: those are `late`, and sent inside of the stream.
-    """
+    vLLM detects some errors after it has begun the stream: those are `late`, and sent in the stream."""
 
     def __init__(
         self,
@@ -28,7 +27,7 @@ def unknown_model(model: object) -> RequestError:
 
 
 def invalid(message: str, param: str) -> RequestError:
-    """A body that does not have the fields of its route."""
+    """A body without the fields of its route."""
     return RequestError(f"1 validation error:\n  {message}", kind="Bad Request", param=param)
 
 

@@ -1,4 +1,4 @@
-"""Parser of generation requests: sequences for the engine, and the replies that they will generate."""
+"""Parser of generation requests, to sequences for the engine and the replies that they generate."""
 
 import itertools
 import time
@@ -33,7 +33,7 @@ class Requests:
         return self._generation(body, [self._chat_part(body)], is_chat=True)
 
     def batch_chat(self, body: dict[str, Any]) -> Generation:
-        """Many conversations with one set of options, without streaming and tools."""
+        """Parses many conversations with one set of options, without streaming and tools."""
         self._check(body)
         conversations = body.get("messages")
         if not isinstance(conversations, list) or not conversations:
@@ -73,7 +73,7 @@ class Requests:
         data: bytes,
         limit: int,
     ) -> Part:
-        # With ignore_eos, the answer is longer than the limit, so that the limit ends it.
+        # With ignore_eos, the answer is longer than the limit, so that it ends at the limit.
         forced_tokens = limit + 1 if body.get("ignore_eos") else None
         try:
             return data, reply_of(answer(body, data, forced_tokens), limit)
@@ -81,7 +81,7 @@ class Requests:
             raise RequestError(f"the request cannot be answered: {error!r}") from error
 
     def _limit(self, body: dict[str, Any], prompt_tokens: int, default: int | None = None) -> int:
-        """The limit of generated tokens."""
+        """The maximum number of generated tokens."""
         max_tokens = body.get("max_completion_tokens") or body.get("max_tokens", default)
         if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
             raise RequestError(f"max_tokens must be at least 1, got {max_tokens}.", param="max_tokens")
@@ -133,7 +133,7 @@ class Requests:
 
 
 def _tier(body: dict[str, Any]) -> str | None:
-    """The service tier that a request is processed in; None if it names none."""
+    """The service tier that processes a request; None if the request names none."""
     tier = body.get("service_tier")
     if tier is None:
         return None

@@ -13,10 +13,9 @@ _GARBAGE_EVENT = b'data: {"choices": [{"delta": {"content": \n\n'
 
 
 class SimResponseWriter:
-    """Response to one generation request; `abort` makes the engine drop its sequences.
+    """Response to one generation request. `abort` makes the engine drop its sequences.
 
-    `fault` applies to the whole response, when the reply at `fault_index` begins, or is half sent.
-    """
+    `fault` affects the whole response, at the beginning or in the middle of the reply at `fault_index`."""
 
     def __init__(
         self,
@@ -37,13 +36,13 @@ class SimResponseWriter:
         self._is_aborted = False
 
     def open(self) -> None:
-        """Begin a stream with its head and first event, unless it has begun; `progress` calls this too."""
+        """Begins a stream with its head and first event, unless it has begun. Also called by `progress`."""
         if self._generation.is_stream and not self._is_open:
             self._is_open = True
             self._connection.open_stream(self._generation.encoder.opening(self._prompt_tokens(0)))
 
     def progress(self, index: int, start: int, stop: int, *, finished: bool) -> None:
-        """Send tokens `start` to `stop` of the reply at `index`."""
+        """Sends tokens `start` to `stop` of the reply at `index`."""
         if self._is_aborted:
             return
         self._unfinished -= finished
@@ -80,7 +79,7 @@ class SimResponseWriter:
         if self._unfinished:
             self._connection.send(events)
         else:
-            # As in vLLM, the cached tokens of a list are those of the prompt that was first to get a token.
+            # As in vLLM, the cached tokens of a list are those of the first prompt to get a token.
             usage = self._generation.encoder.usage(self._usage(self._first)) if self._generation.include_usage else b""
             self._connection.end_stream(events + usage + DONE)
 

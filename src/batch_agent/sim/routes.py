@@ -41,7 +41,7 @@ class InfoRoutes:
         return orjson.dumps({"object": "list", "data": [{**model, "max_model_len": self._context}]})
 
     def server_info(self) -> bytes:
-        """As SGLang's. Its router reads the name of the model here, not in /v1/models."""
+        """Server info like SGLang's, whose router reads the model name here and not in /v1/models."""
         return orjson.dumps({"model_path": self._model, "served_model_name": self._model})
 
     def tokenize(self, body: dict[str, Any]) -> bytes:
@@ -77,8 +77,8 @@ def _text(body: dict[str, Any]) -> bytes:
 
 
 def metrics_text(engine: SimEngine, http_requests: int, refused: int, billing: Billing) -> bytes:
-    """`http_requests`: HTTP requests for generation; a list of prompts is one of them, and many for the engine.
-    `refused`: those beyond a limit per minute."""
+    """`http_requests`: number of HTTP requests for generation; a list of prompts is one of them, but many for the
+    engine. `refused`: number of requests beyond a limit per minute."""
     config, scheduler, counters = engine.config, engine.scheduler, engine.counters
     labels = f'{{engine="0",model_name="{config.model}"}}'
     caches = "" if config.prefix_caching else 'enable_prefix_caching="False",'
@@ -143,7 +143,7 @@ class Clock(Protocol):
 
 
 class FrontEnd:
-    """Delays requests by their overhead, one after the other, as vLLM's single API process does, without using CPU."""
+    """Delays requests by their overhead, one at a time, like vLLM's single API process, without using CPU."""
 
     def __init__(self, config: SimConfig, clock: Clock) -> None:
         self._config = config
@@ -152,7 +152,7 @@ class FrontEnd:
         self._free_at = 0.0
 
     def schedule(self, prompts: int, connection: ClientConnection, callback: Callable[[], None]) -> None:
-        """Call `callback` after this request's overhead: at once if there is none, never if the client disconnects."""
+        """Calls `callback` after this request's overhead: at once if there is none, never if the client disconnects."""
         if not self._has_overhead:
             callback()
             return
@@ -264,8 +264,8 @@ class SimRoutes:
             self._batches.billing.count(lane, sequence.prompt_tokens, sequence.output_tokens)
 
     def _fault(self, generation: Generation) -> tuple[Fault | None, int]:
-        """The fault of a request, and the index of its prompt: the first prompt whose directive still applies,
-        otherwise a random fault and the first prompt."""
+        """The fault of a request, and the index of its prompt: that of the first prompt whose directive still applies,
+        otherwise a random fault for the first prompt."""
         by_chance = self._faults.of_chance()
         if not generation.prompt_faults:
             return by_chance, 0
@@ -308,7 +308,7 @@ class RateLimiter:
     def __init__(self, limits: RateLimits, now: float) -> None:
         self._reports = limits.headers
         self._burst = limits.burst_s / _MINUTE
-        """What a bucket holds, as a share of its limit."""
+        """Capacity of a bucket as a share of its limit."""
         found = {"requests": limits.rpm, "tokens": limits.tpm}
         self._limits = {name: limit for name, limit in found.items() if limit is not None}
         self._used = dict.fromkeys(self._limits, 0.0)
@@ -320,7 +320,7 @@ class RateLimiter:
         return bool(self._limits)
 
     def retry_after(self, tokens: int, now: float) -> float | None:
-        """Counts a request; None if it is accepted. Otherwise the seconds after which it would be."""
+        """Counts a request. Returns None if it is accepted, otherwise the seconds until it would be."""
         costs, wait = {"requests": 1, "tokens": tokens}, 0.0
         for name, limit in self._limits.items():
             self._used[name] = max(0.0, self._used[name] - (now - self._at) * limit / _MINUTE)

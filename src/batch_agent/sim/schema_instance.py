@@ -1,4 +1,4 @@
-"""Deterministic instances of JSON schemas: the same for the same seed."""
+"""Deterministic instances of JSON schemas: equal for equal seeds."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from ..core.fast_dataclass import dataclass
 
 MAX_DEPTH = 8
-"""Below this depth only required properties are filled and arrays stay as short as they may."""
+"""Below this depth, only required properties are filled, and arrays are as short as allowed."""
 
 _FORMATS = {
     "date-time": "2025-01-{day:02d}T00:00:00Z",
@@ -20,7 +20,7 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Instances:
-    """Makes instances: `word(seed)` is a free string; `only_required` leaves optional properties out."""
+    """Makes instances. `word(seed)`: returns a free string. `only_required`: leaves optional properties out."""
 
     word: Callable[[int], str]
     only_required: bool = False
@@ -79,7 +79,7 @@ class Instances:
 
 
 def flatten(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema itself: references followed, `allOf` merged. Raises ValueError for an unresolvable reference."""
+    """The schema with references followed and `allOf` merged. Raises ValueError for an unresolvable reference."""
     merged = dict(schema) if isinstance(schema, Mapping) else {}
     hops = 0
     while "$ref" in merged:

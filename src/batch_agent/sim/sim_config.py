@@ -6,12 +6,12 @@ from typing import Literal
 from ..core.fast_dataclass import dataclass
 
 KV_BYTES_PER_TOKEN = 57_344
-"""As of a 7B model with grouped-query attention."""
+"""That of a 7B model with grouped-query attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRates:
-    """How often each fault happens by itself, as a share of the generation requests."""
+    """Rates of spontaneous faults, as shares of the generation requests."""
 
     error_500: float = 0.0
     """Share answered with HTTP 500."""
@@ -26,7 +26,7 @@ class FaultRates:
     truncated: float = 0.0
     """Share whose response ends in the middle."""
     flex_unavailable: float = 0.0
-    """Share of the flex requests that are refused for want of capacity."""
+    """Share of the flex requests that are refused for lack of capacity."""
     retry_after_s: float = 1.0
     """Seconds in the Retry-After header of a 429."""
     stall_s: float = 5.0
@@ -44,18 +44,18 @@ class FaultRates:
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Limits per minute, as hosted services have them: token buckets that begin full. A request beyond one
-    of them is answered with HTTP 429 and a Retry-After header."""
+    """Limits per minute, like those of hosted services: token buckets that begin full. A request beyond a limit is
+    answered with HTTP 429 and a Retry-After header."""
 
     rpm: int | None = None
     """Requests per minute. None: not limited."""
     tpm: int | None = None
     """Tokens per minute, prompts and answers together. None: not limited."""
     burst_s: float = 60.0
-    """Seconds of the limits that may be used at once; less than a minute for a service that enforces them over shorter
-    times."""
+    """Seconds of the limits that may be used at once; less than a minute for a service that enforces its limits over
+    shorter times."""
     headers: bool = True
-    """Report the limits with each response, with OpenAI's names."""
+    """Whether to report the limits in each response, in headers with OpenAI's names."""
 
     def __post_init__(self) -> None:
         for name in ("rpm", "tpm"):
@@ -72,9 +72,10 @@ class BatchConfig:
     seconds: float = 2.0
     """Seconds from the creation of a batch to its end, by a clock that tests can move."""
     max_lines: int = 50_000
-    """Most requests in one batch of OpenAI's API."""
+    """Maximum number of requests in a batch of OpenAI's API."""
     enqueued_tokens: int | None = None
-    """Most prompt tokens in batches that have not ended; more are refused. None: not limited."""
+    """Maximum number of prompt tokens in batches that have not ended; further batches are refused. None: not
+    limited."""
 
     def __post_init__(self) -> None:
         if self.seconds < 0:
@@ -97,26 +98,26 @@ class SimConfig:
     model: str = "sim"
     """Model name that the server reports and accepts."""
     max_model_len: int = 16_384
-    """Longest prompt and answer together, in tokens."""
+    """Maximum length of prompt and answer together, in tokens."""
     num_blocks: int = 7_168
     """Blocks of the KV cache."""
     block_size: int = 16
     """Tokens per block."""
     host_blocks: int = 0
-    """Blocks of KV cache in host memory, which has a copy of every computed block until it is full. 0: none."""
+    """Blocks of KV cache in host memory, which gets a copy of every computed block until it is full. 0: none."""
     host_exclusive: bool = False
-    """The host memory has contexts of agents that wait instead, as with batch-agent-vllm. For sequences that name their
-    agent, which requests over HTTP do not."""
+    """Whether the host memory has contexts of waiting agents instead, as with batch-agent-vllm. Only for sequences that
+    name their agent, which requests over HTTP do not."""
     host_us_per_token: float = 1.3
     """Time to copy a token's KV cache between host memory and the device, in microseconds. Steps wait for it."""
     prefix_caching: bool = True
-    """Keep the blocks of finished requests for prompts that begin the same."""
+    """Whether to keep the blocks of finished requests for prompts with the same beginning."""
     max_num_seqs: int = 256
-    """Sequences that run at once; others wait."""
+    """Maximum number of running sequences. Others wait."""
     max_num_batched_tokens: int = 2_048
     """Tokens computed per step, prompts and answers together."""
     reserve_full_prompt: bool = True
-    """Admit a request only when blocks for its whole prompt are free."""
+    """Whether to admit a request only when blocks for its whole prompt are free."""
     policy: Literal["fcfs", "priority"] = "fcfs"
     """Order of the waiting requests: first come first served, or by the request's `priority`."""
     step_base_ms: float = 20.0
@@ -136,13 +137,13 @@ class SimConfig:
     chunk_tokens: int = 1
     """Tokens per event of a streamed answer."""
     zero_latency: bool = False
-    """Answer at once, without simulating time."""
+    """Whether to answer at once, without simulating time."""
     list_prompts: bool = True
-    """Accept lists of prompts in /v1/completions."""
+    """Whether to accept lists of prompts in /v1/completions."""
     max_list_prompts: int = 1_024
-    """Most prompts in such a list."""
+    """Maximum number of prompts in such a list."""
     batch_chat: bool = True
-    """Serve /v1/chat/completions/batch."""
+    """Whether to serve /v1/chat/completions/batch."""
     faults: FaultRates = field(default_factory=FaultRates)
     rate_limits: RateLimits = field(default_factory=RateLimits)
     batches: BatchConfig = field(default_factory=BatchConfig)
@@ -178,12 +179,13 @@ class SimConfig:
 
     @property
     def host_gib(self) -> float:
-        """Size of the host tier, as vLLM's --kv-offloading-size gives it."""
+        """Size of the host tier, in the unit of vLLM's --kv-offloading-size."""
         return self.host_blocks * self.block_size * KV_BYTES_PER_TOKEN / 2**30
 
     @property
     def context_tokens(self) -> int:
-        """The longest sequence served: never more than the KV cache holds, so every admitted request can finish."""
+        """Length of the longest served sequence. Never more than the KV cache holds, so every admitted request can
+        finish."""
         return min(self.max_model_len, self.kv_tokens)
 
     def step_seconds(self, sequences: int, prefill_tokens: int, kv_tokens: float) -> float:
@@ -206,19 +208,18 @@ class SimConfig:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How the simulated model behaves where a prompt gives no `[[sim: ...]]` directive.
+    """Behavior of the simulated model where a prompt has no `[[sim: ...]]` directive.
 
-    It calls tools for `tool_turns` turns, `parallel_calls` at a time, with string arguments out of `keys` values; then
-    it answers: an instance of the response schema, or `answer_tokens` tokens of text. Free strings inside an instance
-    are `string_tokens` long. The seed changes all of them.
-    """
+    It calls tools in `tool_turns` turns, `parallel_calls` at a time, with string arguments out of `keys` values. Then
+    it answers with an instance of the response schema, or with `answer_tokens` tokens of text. Free strings in an
+    instance have `string_tokens` tokens. The seed changes all of them."""
 
     tool_turns: int = 1
     """Turns in which the model calls tools before it answers."""
     parallel_calls: int = 1
     """Tool calls per turn."""
     keys: int = 8
-    """Number of different values of string arguments; fewer means more calls to share."""
+    """Number of different values of string arguments. With fewer values, more calls can be shared."""
     answer_tokens: int = 64
     """Tokens of an answer without a schema."""
     string_tokens: int = 6

@@ -15,19 +15,19 @@ import orjson
 
 TOKEN_BYTES = 4
 END = b"<//>"
-"""Ends every message; the last token of every complete answer."""
+"""Ends every message, as the last token of every complete answer."""
 TOOLS = b"<|tools|>"
 CALL_CLOSING = b"}</tool_call>"
 
 _FILLER = b"\xff"
-"""Never part of a text: UTF-8 has no such byte."""
+"""Never part of a text, because UTF-8 has no such byte."""
 _PADDING = tuple(_FILLER * (-length % TOKEN_BYTES) for length in range(TOKEN_BYTES))
 _ENDINGS = tuple(padding + END for padding in _PADDING)
 _MARKS = re.compile(rb"(<\|\w+\|>|<//>)")
 
 
 def pad(data: bytes) -> bytes:
-    """Pad the last token, so that the following text starts with a new token."""
+    """Pads the last token, so that the following text starts with a new token."""
     return data + _PADDING[len(data) & 3]
 
 
@@ -70,7 +70,7 @@ def call_opening(name: str) -> bytes:
 
 
 def text_of(content: object) -> str:
-    """The text of a message's content: a string, a list of parts, or nothing."""
+    """The text of a message's content, which is a string, a list of parts, or None."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -82,7 +82,7 @@ def text_of(content: object) -> str:
 
 
 def _part(part: object) -> str:
-    """A part that is not text. An image counts as a few tokens, which are the same only for the same image."""
+    """Represents a part that is not text. An image counts as a few tokens, equal only for equal images."""
     data = orjson.dumps(part)
     if isinstance(part, dict) and part.get("type") == "image_url":
         return f"<image {blake2b(data, digest_size=16).hexdigest()}>"
@@ -90,8 +90,8 @@ def _part(part: object) -> str:
 
 
 def encode(text: str) -> bytes:
-    """A text as whole tokens. The template's marks are always separate tokens, so a rendered conversation has the
-    same tokens as messages and as text."""
+    """Encodes a text as whole tokens. The template's marks are always separate tokens, so a rendered conversation has
+    the same tokens as messages and as text."""
     data = text.encode()
     if b"<|" not in data and END not in data:
         return pad(data)
@@ -115,7 +115,7 @@ def to_ids(data: bytes) -> list[int]:
 def block_hashes(data: bytes, block_size: int, salt: str = "") -> list[int]:
     """A hash per full block, of everything up to its end. Equal only for equal bytes and salt.
 
-    They are compared within one process only, so Python's own hash is sufficient, although it differs between
+    Hashes are compared only within one process, so Python's own hash is sufficient, although it differs between
     processes."""
     width = block_size * TOKEN_BYTES
     previous = hash(salt)

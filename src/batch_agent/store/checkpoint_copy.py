@@ -1,4 +1,4 @@
-"""Checkpoint directory that is filled with the facts of a run that is stored elsewhere, as they are encoded there."""
+"""Checkpoint directory filled with the encoded facts of a run that is stored elsewhere."""
 
 import os
 import sqlite3
@@ -22,7 +22,7 @@ InputRow = tuple[int, bytes | None, bytes | None]
 
 
 class CheckpointCopy:
-    """Writer of the copy. Blocks on disk access; one thread at a time."""
+    """Writer of the copy. Blocks on disk access. Only one thread may use it at a time."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._db = database
@@ -36,16 +36,16 @@ class CheckpointCopy:
             self._db.execute("INSERT OR REPLACE INTO price VALUES (0, ?)", (orjson.dumps(prices).decode(),))
 
     def add_inputs(self, rows: Sequence[InputRow]) -> None:
-        """A row replaces an earlier one with its index."""
+        """Adds input rows. A row replaces an earlier one with the same index."""
         self._db.executemany("INSERT OR REPLACE INTO inputs VALUES (?, ?, ?)", rows)
 
     def add_facts(self, facts: list[EncodedFact]) -> None:
-        """Facts of an agent, in their order."""
+        """Adds the facts of an agent, in order."""
         insert_facts(self._db, facts)
 
     def save_discarded(self, spent: Usage) -> None:
-        """`spent`: usage of the whole run. What the copied replies do not have of it was paid for facts that are gone:
-        of agents that were restarted, or of workers that had lost their leases."""
+        """Records discarded usage. `spent`: usage of the whole run. The part that the copied replies do not contain was
+        spent on facts that are gone: those of restarted agents, or of workers that had lost their leases."""
         known = sum_of_rows(self._db.execute(TOTAL_USAGE))
         names = ("input", "cached", "output", "written", "written_hour")
         left = {name: max(0, getattr(spent, name) - getattr(known, name)) for name in names}
@@ -55,8 +55,8 @@ class CheckpointCopy:
 
 @contextmanager
 def open_copy(folder: Path) -> Iterator[CheckpointCopy]:
-    """A new checkpoint in the directory; nothing is left of it if the block raises. Raises StoreError if the directory
-    has a checkpoint already, or cannot be written."""
+    """Creates a checkpoint in the directory, which is deleted if the block raises. Raises StoreError if the directory
+    already has a checkpoint or cannot be written."""
     path = folder / "run.sqlite3"
     lock = DirectoryLock(folder)
     try:

@@ -1,4 +1,4 @@
-"""Encoding of facts, jobs and completions. It is a stable format: later versions read what earlier versions wrote."""
+"""Encoding of facts, jobs and completions. The format is stable: later versions read what earlier versions wrote."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -37,7 +37,7 @@ _KINDS: dict[str, type[Fact]] = {name: kind for kind, name in _NAMES.items()}
 
 
 def encode(fact: Fact) -> tuple[str, bytes]:
-    """The kind of a fact, and its fields as JSON; token ids stay binary."""
+    """The kind of a fact, and its fields as JSON. Token ids stay binary."""
     kind = _NAMES[type(fact)]
     if kind == "sampled":
         assert isinstance(fact, Sampled)
@@ -47,8 +47,8 @@ def encode(fact: Fact) -> tuple[str, bytes]:
 
 
 def _reply_fields(fact: Replied) -> dict[str, Any]:
-    """Fields of a fact that every turn has, as dicts: for objects, orjson takes three times as long. What is usually
-    empty is left out."""
+    """Fields of a fact that every turn has, as a dict: orjson takes three times as long for objects. Leaves out fields
+    that are mostly empty."""
     reply, usage = fact.reply, fact.reply.usage
     tokens: dict[str, Any] = {"input": usage.input, "cached": usage.cached, "output": usage.output}
     if usage.written:
@@ -131,16 +131,16 @@ def _reader(kind: str) -> Callable[[bytes], Fact]:
 
 
 MAX_INPUT_BYTES = 64 * 1024 * 1024
-"""The most bytes of inputs that are kept for readers before their agents start. Of a larger list, the rest are kept as
-positions only: an agent's own input is in its facts."""
+"""Maximum bytes of the inputs that are kept for readers before their agents start. Of a larger list, the remaining
+inputs are kept only as positions: the facts of an agent contain its input."""
 
 
 class EncodedInput(bytes):
-    """An input that another process has encoded; empty: it has no JSON form, or there was no room for it."""
+    """An input encoded by another process. Empty if it has no JSON form or there was no room for it."""
 
 
 def encode_inputs(values: Iterable[Any]) -> list[EncodedInput]:
-    """Inputs for another process, which keeps them for readers."""
+    """Encodes inputs for another process, which keeps them for readers."""
     room, encoded = MAX_INPUT_BYTES, list[EncodedInput]()
     for value in values:
         data = EncodedInput((encode_input(value) or b"") if room > 0 else b"")
@@ -150,7 +150,7 @@ def encode_inputs(values: Iterable[Any]) -> list[EncodedInput]:
 
 
 def encode_input(value: Any) -> bytes | None:
-    """An input as JSON, for readers; None for one that has no JSON form, such as one that contains itself."""
+    """An input as JSON, for readers; None if it has no JSON form, for example because it contains itself."""
     if isinstance(value, EncodedInput):
         return bytes(value) or None
     try:
@@ -168,7 +168,7 @@ def decode_error(data: bytes) -> AgentError:
 
 
 def encode_job(job: Job) -> bytes:
-    """A valid job, for another process."""
+    """Encodes a valid job for another process."""
     images = [asdict(placed) for placed in job.images]
     return _dump([job.index, job.key, job.input, job.task, job.shared, job.parts, job.references_at, images])
 
@@ -199,8 +199,8 @@ def _error(fields: list[Any]) -> AgentError:
 
 
 def _dump(value: Any) -> bytes:
-    """A copy of what orjson returns: its own result stays as large as its buffer, a page of memory for each fact that
-    waits to be written."""
+    """Copies the result of orjson, which otherwise stays as large as orjson's buffer: a page of memory for each fact
+    that waits to be written."""
     try:
         return b"%b" % orjson.dumps(value, default=to_jsonable)
     except TypeError:
@@ -208,8 +208,8 @@ def _dump(value: Any) -> bytes:
 
 
 def _dump_unusual(value: Any) -> bytes:
-    """For values that orjson rejects: keys that are not text (allowing them takes half as long again for every value),
-    lone surrogates, as in file names, and very large integers."""
+    """Encodes values that orjson rejects: keys that are not text (to allow them takes half as long again for every
+    value), lone surrogates, as in file names, and very large integers."""
     try:
         return orjson.dumps(value, default=to_jsonable, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Lock of a checkpoint directory: one process at a time."""
+"""Lock of a checkpoint directory, which one process may use at a time."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from ..core.errors import StoreError
 
 
 class CheckpointInUse(StoreError):
-    """Another process, or another run of this one, uses the checkpoint."""
+    """Raised if another process, or another run of this process, uses the checkpoint."""
 
 
 class DirectoryLock:
@@ -37,7 +37,7 @@ class DirectoryLock:
         _held.add(self)
 
     def release(self) -> None:
-        """Closes the file without unlocking it: in a forked child, unlocking would release the parent's lock."""
+        """Closes the file without unlocking it, because in a forked child that would release the parent's lock."""
         _held.discard(self)
         if self._file is not None:
             os.close(self._file)

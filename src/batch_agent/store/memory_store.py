@@ -113,10 +113,10 @@ class MemoryStore:
         self._submissions[wave] = replace(known, lines=tuple(each for each in known.lines if each.key not in taken))
 
     def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
-        """Does nothing: only the store itself reads it."""
+        """Does nothing: nobody but the store itself would read it."""
 
     def reject(self, index: int, value: Any, error: AgentError) -> None:
-        """Does nothing, as `save_run`."""
+        """Does nothing, like `save_run`."""
 
     def record(self, key: str, fact: Fact) -> None:
         self._facts.setdefault(key, []).append(fact)

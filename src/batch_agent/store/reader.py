@@ -44,24 +44,24 @@ class StoredAgent:
     """An agent that has started."""
 
     index: int
-    """Its position among the inputs of the run that started it."""
+    """Position among the inputs of the run that started the agent."""
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class StoredInput:
-    """An input, and what happened to it."""
+    """An input and what happened to it."""
 
     index: int
-    """Its position in the run that read it last."""
+    """Position in the run that read the input last."""
     key: str
     """Key of its agent."""
     value: Any
-    """JSON value; None for one that JSON cannot hold."""
+    """The value from JSON; None if JSON cannot represent it."""
     facts: tuple[Fact, ...] = ()
-    """Facts of its agent; empty if that was not started."""
+    """Facts of the agent; empty if the agent was not started."""
     error: AgentError | None = None
-    """Why it was rejected before its agent could start."""
+    """Why the input was rejected before its agent could start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class _Entry:
 
 
 class CheckpointReader:
-    """Reader of a checkpoint. It takes no lock and changes nothing. Every method raises StoreError for data that cannot
-    be read."""
+    """Reader of a checkpoint. It takes no lock and changes nothing. Every method raises StoreError for unreadable
+    data."""
 
     def __init__(self, folder: Path) -> None:
         """Raises StoreError for a directory without a checkpoint, and for a checkpoint of a newer version."""
@@ -88,7 +88,7 @@ class CheckpointReader:
         self._folder = folder
         self._db = _open(path)
         self._last_position: int | None = None
-        """Up to where the facts are in the reader's own index; None if it has none."""
+        """Position up to which the reader's own index covers the facts; None without such an index."""
         try:
             self._check_version()
         except BaseException:
@@ -126,7 +126,7 @@ class CheckpointReader:
             yield from known if len(known) == 1 else self._of_this_plan(known)
 
     def samples(self) -> int:
-        """Agents for each input, in the last run."""
+        """Number of agents per input in the last run."""
         for (data,) in self._rows("SELECT data FROM plan"):
             return int(orjson.loads(data).get("samples", 1))
         return 1
@@ -149,14 +149,14 @@ class CheckpointReader:
             yield agent, self.facts(agent.key)
 
     def inputs(self) -> Iterator[StoredInput]:
-        """Every input that the checkpoint knows, in the order of the index, read one at a time: those of the last run,
-        and agents of earlier runs for other inputs. Of inputs that were not a list, those whose agents started or that
+        """Every input that the checkpoint knows, in order of the index, read one at a time: inputs of the last run, and
+        agents of earlier runs for other inputs. If the inputs were not a list, only those whose agents started or that
         were rejected."""
         for entry in self._entries():
             yield self._stored(entry)
 
     def usage(self) -> Usage:
-        """Tokens of all replies, of all plans, including those of agents that failed and were restarted."""
+        """Usage of all replies under all plans, including agents that failed and were restarted."""
         return sum_of_rows(self._rows(TOTAL_USAGE))
 
     def prices(self) -> Prices | None:
@@ -166,7 +166,7 @@ class CheckpointReader:
         return None
 
     def find(self, wanted: str) -> StoredAgent:
-        """The agent with this key, index or prefix of a key. Raises SpecError if there is none, or more than one."""
+        """The agent with this key, index or key prefix. Raises SpecError if there is none or more than one."""
         return self._pick(wanted, [entry.agent for entry in self._entries() if entry.is_started])
 
     def find_input(self, wanted: str) -> StoredInput:
@@ -235,7 +235,7 @@ class CheckpointReader:
         return bool(list(self._rows("SELECT 1 FROM sqlite_master WHERE name = ?", FACT_INDEX)))
 
     def _index_facts(self) -> None:
-        """Before the facts of many agents are read: an index of the reader's own, while the run has not created one."""
+        """Prepares to read the facts of many agents: creates the reader's own index, if the run has not created one."""
         if self._last_position is None and not self._has_index():
             list(self._rows(_POSITIONS))
             list(self._rows("INSERT INTO positions SELECT key, seq FROM facts ORDER BY key, seq"))
@@ -243,7 +243,8 @@ class CheckpointReader:
             self._last_position = last
 
     def _input_keys(self) -> dict[int, str]:
-        """Key of each input by index (only its beginning, for a run with row keys); empty for one that was not kept."""
+        """Key of each input by index, or only its beginning for a run with row keys; empty if the input was not
+        kept."""
         rows = list(self._input_rows())
         if not rows:
             return {}
@@ -254,14 +255,14 @@ class CheckpointReader:
     def _key_of_row(self, value: Any) -> str:
         try:
             return key_of_row(row_id(value, self.plan()["question"]["key"]))
-        except ValueError:  # an input that was rejected for its key
+        except ValueError:  # the input was rejected because of its key
             return ""
 
     def _match_recorded_values(
         self, matches: dict[int, StoredAgent], keys: Mapping[int, str], agents: Sequence[StoredAgent]
     ) -> None:
-        """Adds agents whose keys are not those of their inputs: JSON could not hold the input, or the plan has changed
-        since."""
+        """Adds agents whose keys do not match their inputs, because JSON could not represent the input or the plan has
+        changed since."""
         if len(matches) == len(keys):
             return
         left = self._by_value(agents, {agent.key for agent in matches.values()})
@@ -272,7 +273,7 @@ class CheckpointReader:
                 matches[index] = same.pop(at)
 
     def _by_value(self, agents: Sequence[StoredAgent], used: Container[str]) -> dict[bytes, list[StoredAgent]]:
-        """Agents that are not used, by their inputs as JSON."""
+        """Unused agents, by their inputs as JSON."""
         found: dict[bytes, list[StoredAgent]] = {}
         for agent in agents:
             started = None if agent.key in used else self.facts(agent.key)[0]
@@ -285,8 +286,8 @@ class CheckpointReader:
         return any("key" in orjson.loads(data)["question"] for (data,) in plans)
 
     def _latest_rows(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[StoredAgent]:
-        """One agent for each row of the inputs, and for each of its samples: that of the current question, and of the
-        latest contents of the row."""
+        """One agent for each row of the inputs and each of its samples: that of the current question and the latest
+        contents of the row."""
         run = fingerprint(self.plan()["question"])
         latest: dict[str, tuple[tuple[bool, int], StoredAgent]] = {}
         for index, key, seq in rows:
@@ -301,7 +302,7 @@ class CheckpointReader:
         return [agent for agent in known if self._answers(run, agent)] or known
 
     def _answers(self, run: bytes, agent: StoredAgent) -> bool:
-        """Whether its key is that of its input in this run; False if JSON could not hold the input."""
+        """Whether the agent's key is that of its input in this run; False if JSON could not represent the input."""
         started = self.facts(agent.key)[0]
         if not isinstance(started, Started):
             return False
@@ -325,8 +326,8 @@ class CheckpointReader:
 
 
 def match_inputs(keys: Mapping[int, str], agents: Sequence[StoredAgent]) -> dict[int, StoredAgent]:
-    """Agents of inputs, by index. Inputs may have moved since their agents started, and equal ones share all of their
-    key but the number of the copy."""
+    """Agents of inputs, by index. Inputs may have moved since their agents started. The keys of equal inputs differ
+    only in the number of the copy."""
     matches = {agent.index: agent for agent in agents if _may_be_of(keys.get(agent.index), agent)}
     used = {agent.key for agent in matches.values()}
     left: dict[str, list[StoredAgent]] = {}
@@ -344,7 +345,7 @@ def _may_be_of(key: str | None, agent: StoredAgent) -> bool:
 
 
 def _input_hash(key: str) -> str:
-    """The part of a key that is the same for all copies and samples of an input, or for all contents of a row."""
+    """The part of a key that all copies and samples of an input, or all contents of a row, have in common."""
     row, mark, _ = key.rpartition("@")
     return row if mark else without_sample(key).partition("-")[0]
 
@@ -355,13 +356,14 @@ def _sample_mark(agent: StoredAgent) -> str:
 
 
 def _name(agent: StoredAgent) -> str:
-    """The key of an agent as results show it, with the number of the sample if it is not the first."""
+    """The key of an agent as results show it, with the number of the sample unless it is the first."""
     return f"{row_key(without_sample(agent.key))}{_sample_mark(agent)}"
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """Opens a database for reading. SQLite creates files next to a database that it reads. If it cannot, on a read-only
-    disk, and no run has left such a file, there is no writer either, and the database is opened as immutable."""
+    """Opens a database for reading. SQLite creates files next to a database that it reads. If it cannot, because the
+    disk is read-only, and no run has left such a file, there is no writer either, and the database is opened as
+    immutable."""
     uri = f"{path.absolute().as_uri()}?mode=ro"
     database = sqlite3.connect(uri, uri=True, isolation_level=None)
     try:

@@ -63,10 +63,10 @@ TOTAL_USAGE = (
     f"SELECT 0, 0, 0, 0, 0, {_LANE} AS lane, json_extract(value, '$.above') AS above, {_sums('value', 'tokens.')} "
     "FROM replies, json_each(usage, '$.parts') GROUP BY lane, above"
 )
-"""Query of the usage of all replies in rows as `Usage.of_counts` reads them: in total, and of each part."""
+"""Query for the usage of all replies, in rows for `Usage.of_counts`: in total, and of each part."""
 _FLUSH_DELAY = 0.005
 _LOCK_DELAYS = (0.02, 0.05, 0.1, 0.3, 0.5)
-"""Seconds between attempts to take the lock: a killed process holds its files for a moment longer."""
+"""Seconds between attempts to take the lock, because a killed process holds its files a moment longer."""
 _ROWS_PER_STATEMENT = (64, 16, 4, 1)
 _VALUES = {many: ", ".join(["(?, ?, ?)"] * many) for many in _ROWS_PER_STATEMENT}
 _INSERT = {many: f"INSERT INTO facts (key, kind, data) VALUES {values}" for many, values in _VALUES.items()}  # noqa: S608
@@ -77,7 +77,7 @@ _NOT_OPEN = "The checkpoint is not open."
 
 
 def sum_of_rows(rows: Iterable[Sequence[float]]) -> Usage:
-    """The sum of what the queries of usage return."""
+    """The sum of the rows returned by the usage queries."""
     return sum((Usage.of_counts(list(map(int, row))) for row in rows), NO_USAGE)
 
 
@@ -93,17 +93,17 @@ class SqliteStore:
         self._marker = SyncMarker(directory / "run.syncs")
         self._writer: WriterThread | None = None
         self._known = HashSet()
-        """Hashes of the keys that have facts: what is not among them needs no query."""
+        """Hashes of the keys that have facts. Other keys need no query."""
         self._recent = set[str]()
-        """Keys that were added to the hashes lately: an agent has several facts, and looking up a string takes a tenth
-        of adding a hash."""
+        """Keys that were recently added to the hashes. An agent has several facts, and a lookup of a string takes a
+        tenth of the time of adding a hash."""
         self._read_ahead: dict[str, tuple[Fact, ...]] = {}
-        """Facts that were read in a group, until they are asked for again or have changed."""
+        """Facts that were read in a group, kept until they are requested or have changed."""
         self._read_ahead_room = _MAX_READ_AHEAD_BYTES
         self._rows: list[tuple[str, str, bytes]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._is_sync = False
-        """Whether a waiter needs the facts synced to disk."""
+        """Whether a waiter needs the facts to be synced to disk."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
@@ -152,13 +152,13 @@ class SqliteStore:
         if _hashed(key) not in self._known:
             return ()
         if (known := self._read_ahead.pop(key, None)) is not None:
-            await asyncio.sleep(0)  # thousands of agents are read in a row: others need a turn
+            await asyncio.sleep(0)  # thousands of agents are read in succession: others need a turn
             return known
         return self._decode(key, await self._wait(lambda db: _facts_of(db, key)))
 
     async def fact_lists(self, keys: Sequence[str]) -> Sequence[Sequence[Fact]]:
-        """Facts of several agents, in one turn of the writer. They are kept for `facts`, as far as there is room, so
-        none of the agents may run meanwhile."""
+        """Facts of several agents, in one turn of the writer. They are kept for `facts` if there is room, so none of
+        these agents may run meanwhile."""
         stored = [key for key in keys if _hashed(key) in self._known]
         groups = await self._wait(lambda db: [_facts_of(db, key) for key in stored]) if stored else []
         found = dict[str, tuple[Fact, ...]]()
@@ -262,7 +262,7 @@ class SqliteStore:
                 self._flush_soon()
         elif (
             not was_sync
-        ):  # a tool call waits: write those of this iteration now; later ones follow while these are written
+        ):  # a tool call waits: write this iteration's facts now; later ones follow while these are written
             loop.call_soon(self._flush)
         try:
             await waiter
@@ -270,7 +270,8 @@ class SqliteStore:
             raise self._failure(error) from error
 
     def _flush_soon(self) -> None:
-        """Collects facts and waiters for a moment: waking the thread for each fact would cost more than writing it."""
+        """Collects facts and waiters for a moment, because waking the thread for each fact would cost more than writing
+        it."""
         self._timer = asyncio.get_running_loop().call_later(_FLUSH_DELAY, self._flush)
 
     def _flush(self) -> None:
@@ -322,7 +323,7 @@ class SqliteStore:
 
 
 def _make_directory(directory: Path) -> None:
-    """Creates the directory so that it survives a power failure; SQLite takes care of the files in it."""
+    """Creates the directory so that it survives a power failure. SQLite does so for the files in it."""
     new = [each for each in (directory, *directory.parents) if not each.exists()]
     make_private_dir(directory)
     for each in new:
@@ -335,8 +336,8 @@ def _make_directory(directory: Path) -> None:
 
 
 def insert_facts(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
-    """Inserts many rows per statement: between statements the thread releases the interpreter lock, and waits to get it
-    back from the event loop."""
+    """Inserts many rows per statement. After each statement, the thread waits to get the interpreter lock back from the
+    event loop."""
     for count in _ROWS_PER_STATEMENT:
         while len(rows) >= count:
             chunk, rows = rows[:count], rows[count:]
@@ -344,8 +345,8 @@ def insert_facts(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> 
 
 
 def index_facts(db: sqlite3.Connection) -> None:
-    """Creates the index by key, if it is missing. A run that only adds facts does without until its end: sorting all
-    of its keys once costs a tenth of inserting them one by one, or less."""
+    """Creates the index by key if it is missing. A run that only adds facts does so at its end: sorting all keys once
+    costs at most a tenth of inserting them one by one."""
     db.execute(f"CREATE INDEX IF NOT EXISTS {FACT_INDEX} ON facts (key, seq)")
 
 
@@ -362,7 +363,7 @@ def _save_run(db: sqlite3.Connection, inputs: Sequence[Any], prices: Prices | No
 
 
 def _replace_inputs(db: sqlite3.Connection, values: Sequence[Any]) -> None:
-    """Encodes and inserts many inputs per statement, as `insert_facts` does, not more than fit into memory twice."""
+    """Encodes and inserts many inputs per statement, like `insert_facts`, in portions that fit into memory twice."""
     db.execute("DELETE FROM inputs")
     room = MAX_INPUT_BYTES
     for first in range(0, len(values), _INPUTS_PER_STATEMENT):
@@ -375,7 +376,7 @@ def _replace_inputs(db: sqlite3.Connection, values: Sequence[Any]) -> None:
 
 
 def _insert_synced(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> int:
-    """Returns the number of the synchronous commit."""
+    """Inserts facts, and returns the number of the synchronous commit."""
     insert_facts(db, rows)
     db.execute("UPDATE run SET syncs = syncs + 1")
     return _syncs(db)
@@ -394,7 +395,8 @@ def _submissions(db: sqlite3.Connection) -> list[Submission]:
 
 
 def _save_submission(db: sqlite3.Connection, submission: Submission) -> int:
-    """Returns the number of the synchronous commit. Lines are written only with a new submission."""
+    """Saves a submission, and returns the number of the synchronous commit. Lines are written only with a new
+    submission."""
     wave, known = submission.wave, (submission.file, submission.batch, submission.has_ended)
     updated = db.execute("UPDATE submissions SET file = ?, batch = ?, has_ended = ? WHERE wave = ?", (*known, wave))
     if not updated.rowcount:
@@ -409,7 +411,7 @@ def _save_submission(db: sqlite3.Connection, submission: Submission) -> int:
 
 
 def _restart(db: sqlite3.Connection, key: str, rows: list[tuple[str, str, bytes]]) -> None:
-    """Deletes the facts of an agent but keeps its usage, in one job and so in one commit."""
+    """Deletes the facts of an agent but keeps its usage, in one job and therefore one commit."""
     index_facts(db)
     db.execute(f"INSERT INTO discarded {_REPLIES} AND key = ?", (key,))
     db.execute("DELETE FROM facts WHERE key = ?", (key,))
@@ -421,8 +423,8 @@ def _hashed(key: str) -> int:
 
 
 def prepare_tables(db: sqlite3.Connection) -> HashSet:
-    """Creates what is missing, inside a transaction. Returns the hashes of the keys that have facts. Raises StoreError
-    for a newer format."""
+    """Creates missing tables in a transaction. Returns the hashes of the keys that have facts. Raises StoreError for a
+    newer format."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
         raise StoreError(
@@ -444,7 +446,7 @@ def prepare_tables(db: sqlite3.Connection) -> HashSet:
         known.add(_hashed(key))
     identity = (
         "" if known else secrets.token_hex(8)
-    )  # an older checkpoint has no identity: its calls keep the keys that they began with
+    )  # an older checkpoint has no identity: its calls keep their original keys
     db.execute("INSERT OR IGNORE INTO run VALUES (0, ?, 0)", (identity,))
     return known
 

@@ -1,4 +1,4 @@
-"""Counter of synchronous commits in a file of its own, which shows when commits of a database were lost."""
+"""Counter of synchronous commits in a separate file, which reveals lost commits of a database."""
 
 import os
 from contextlib import suppress
@@ -9,15 +9,15 @@ from ..core.errors import StoreError
 
 class SyncMarker:
     """Counts the synchronous commits of a database. SQLite accepts a missing or truncated log (`-wal`) without an
-    error. The lost commits hold claims of calls: without them, calls would be made twice."""
+    error. The lost commits would contain claims of calls, which would then be made twice."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
 
     def open(self, committed: int, *, is_new: bool) -> None:
-        """Raises StoreError if the database has fewer commits than were counted. `is_new`: the database did not exist
-        before, so that an earlier count is of another one."""
+        """Raises StoreError if the database has fewer commits than were counted. `is_new`: whether the database did not
+        exist before, so that an earlier count belongs to another one."""
         mode = os.O_RDWR | os.O_CREAT | (os.O_TRUNC if is_new else 0)
         self._file = os.open(self._path, mode, 0o600)
         counted = _number(os.read(self._file, 32))

@@ -19,18 +19,18 @@ Work = Callable[[sqlite3.Connection], Any]
 @dataclass(frozen=True, slots=True)
 class _WriteJob:
     work: Work | None
-    """None: stop."""
+    """None stops the thread."""
     done: Callable[[Any, Exception | None], None] | None = None
     synced: Callable[[Any], None] | None = None
-    """If given, the commit is synced to disk, and this is called with the result of the work."""
+    """If given, the commit is synced to disk, and this function is called with the result of the work."""
 
 
 class WriterThread:
-    """Runs jobs in job. A failed batch is rolled back; its error goes to every waiter in it, and to every later one, so
-    that the loss of a fact without a waiter is noticed too."""
+    """Runs jobs one by one. A failed batch is rolled back, and its error goes to every waiter in it and to every later
+    one, so that the loss of a fact without a waiter is noticed too."""
 
     def __init__(self, path: Path, at_end: Callable[[sqlite3.Connection], None] | None = None) -> None:
-        """`at_end`: called in the thread after the last commit; what it cannot write is left out."""
+        """`at_end`: called in the thread after the last commit. Anything that it cannot write is left out."""
         self._path = path
         self._at_end = at_end
         self._jobs: SimpleQueue[_WriteJob] = SimpleQueue()
@@ -42,7 +42,7 @@ class WriterThread:
         self._jobs.put(_WriteJob(work))
 
     async def wait(self, work: Work) -> Any:
-        """The result of `work`, once everything up to it is committed. Raises the error of the batch."""
+        """The result of `work`, after everything up to it is committed. Raises the error of the batch."""
         done = asyncio.get_running_loop().create_future()
         self._submit(work, [done])
         return await done
@@ -50,8 +50,8 @@ class WriterThread:
     def wait_for(
         self, work: Work, waiters: "Sequence[asyncio.Future[Any]]", *, synced: Callable[[Any], None] | None = None
     ) -> None:
-        """Like `wait`, for several waiters. `synced`: the commit survives a power failure; called in the thread
-        afterwards, with the result of the work."""
+        """Like `wait`, for several waiters. `synced`: makes the commit survive a power failure; called in the thread
+        afterwards with the result of the work."""
         self._submit(work, waiters, synced)
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Command of a program, checked and encoded for a supervisor; limits, exit result and errors of running it."""
+"""Command of a program, checked and encoded for a supervisor, with the limits, exit result and errors of running it."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from .supervisor_process import encode
 
 class Stdin(Enum):
     PIPE = "pipe"
-    """Written while the program runs, with `Program.write`."""
+    """Input is written while the program runs, with `Program.write`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ProgramCommand:
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(repr=False)
-    """The whole environment; {**os.environ} for that of this process. Not part of the repr, because it holds
+    """The complete environment; {**os.environ} for that of this process. Excluded from the repr, because it contains
     secrets."""
     cwd: str | Path | None = None
     """None: the working directory of this process when the program starts."""
@@ -38,7 +38,7 @@ class ProgramLimits:
     """Limits of a program's output, and its grace period."""
 
     max_bytes: int = 64_000_000
-    """Of stdout that is read. Output that is discarded is not limited."""
+    """Maximum bytes of stdout that are read. Discarded output is not limited."""
     max_line_bytes: int = 16_000_000
     grace: float = 0.0
     """Seconds between SIGTERM and SIGKILL when the program is stopped; 0: SIGKILL at once."""
@@ -49,31 +49,31 @@ class ExitResult:
     """Exit status and output of a program."""
 
     code: int
-    """Exit status, or the negative number of the signal that killed it."""
+    """Exit status, or the negated number of the signal that killed the program."""
     out: bytes
-    """Stdout: all of it from `run_program`, else the beginning and the end of what was discarded."""
+    """All of stdout from `run_program`, otherwise the beginning and the end of what was discarded."""
     err: str
     """The beginning and the end of stderr."""
 
 
 class ProgramError(BatchAgentError):
-    """A program could not be used."""
+    """Raised if a program could not be used."""
 
 
 class CannotStart(ProgramError):
-    """The program did not start: it, its working directory or its arguments cannot be used."""
+    """Raised if the program did not start, because it, its working directory or its arguments cannot be used."""
 
 
 class TooMuchOutput(ProgramError):
-    """The program exceeded its output limit. It is killed when its context is left."""
+    """Raised if the program exceeds its output limit. It is killed when its context is left."""
 
 
 class ProgramLost(ProgramError):
-    """The exit status of the program is unknown. Running it again may help."""
+    """Raised if the exit status of the program is unknown. Running it again may help."""
 
 
 def encode_command(command: ProgramCommand, grace: float) -> bytes:
-    """Raises CannotStart for a command that is known to fail."""
+    """Encodes a command. Raises CannotStart for a command that is known to fail."""
     if not command.argv:
         raise CannotStart("There is no program to start: the command is empty.")
     try:
@@ -115,12 +115,12 @@ def _variable(name: str, value: str) -> bytes:
     if not name or "=" in name:
         raise ValueError(f"{name!r} is not a valid name of an environment variable")
     if "\0" in value:
-        raise ValueError(f"there is a NUL in the value of {name!r}")  # which may be a secret
+        raise ValueError(f"there is a NUL in the value of {name!r}")  # the value may be a secret
     return _encoded(f"{name}={value}")
 
 
 def _encoded(text: str) -> bytes:
-    """Raises ValueError for text that cannot be an argument; UnicodeEncodeError is one."""
+    """Encodes an argument. Raises ValueError for text that cannot be one; UnicodeEncodeError is a subclass."""
     if "\0" in text:
         raise ValueError(f"there is a NUL in {text[:80]!r}")
     return os.fsencode(text)

@@ -1,4 +1,4 @@
-"""Output stream of a program: buffered for one reader, by chunks or lines, or discarded but for an excerpt."""
+"""Output stream of a program: buffered for one reader, by chunks or lines, or discarded except for an excerpt."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ _EXCERPT_BYTES = 4_000
 
 
 class HeadTailBuffer:
-    """The first and the last bytes of a stream, with the number of bytes omitted between them."""
+    """The first and last bytes of a stream, with the number of omitted bytes in between."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -41,8 +41,8 @@ _MAX_PIPE_CHUNKS = 1_048_576 // _CHUNK_BYTES  # the largest capacity that an unp
 
 
 class OutputStream:
-    """Stdout or stderr of a program, buffered for one reader; the program blocks while the buffer is full. Once output
-    is discarded, the program never blocks, and only an excerpt of what was not read is kept."""
+    """Stdout or stderr of a program, buffered for one reader. The program blocks while the buffer is full. Once output
+    is discarded, the program never blocks, and only an excerpt of the unread output is kept."""
 
     def __init__(self, descriptor: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -55,7 +55,7 @@ class OutputStream:
         self._loop.add_reader(descriptor, self._on_readable)
 
     async def read(self) -> bytes:
-        """The output since the last call, as soon as there is any; empty at the end."""
+        """Waits for output since the last call and returns it; empty at the end."""
         while not self._buffer and not self._is_discarding and self._descriptor is not None:
             self._changed.clear()
             await self._changed.wait()
@@ -75,8 +75,8 @@ class OutputStream:
                 self._loop.add_reader(self._descriptor, self._on_readable)
 
     def end(self) -> None:
-        """Called when all processes of the program are dead: reads the rest of the pipe. It may have no end of file, if
-        another process inherited the stream."""
+        """Reads the rest of the pipe after all processes of the program have died. The pipe may have no end of file, if
+        another process has inherited the stream."""
         with suppress(BlockingIOError):
             for _ in range(_MAX_PIPE_CHUNKS):
                 if self._descriptor is None:
@@ -109,7 +109,7 @@ class OutputStream:
 
 
 class LineSplitter:
-    """Splits chunks into lines. The lines, and the error after them, do not depend on how the output was chunked."""
+    """Splits chunks into lines. The lines, and a subsequent error, do not depend on how the output was chunked."""
 
     def __init__(self, name: str, limits: ProgramLimits) -> None:
         self._name = name
@@ -133,12 +133,12 @@ class LineSplitter:
         self._room -= len(chunk)
 
     def finish(self) -> None:
-        """Ends the last line, if it is not empty."""
+        """Ends the last line, unless it is empty."""
         if self._rest:
             self._finish_line()
 
     def next(self) -> bytes | None:
-        """The next line, without its end. Raises TooMuchOutput after the last one within the limits."""
+        """The next line without its end. Raises TooMuchOutput after the last line within the limits."""
         if self._lines:
             return self._lines.popleft()
         if self._too_much:

@@ -1,4 +1,4 @@
-"""Program under supervision: its start, its standard input, and the end of all processes that it started."""
+"""Supervised program: its start, its standard input, and the end of all processes that it started."""
 
 import asyncio
 import os
@@ -20,18 +20,18 @@ from .supervisor_channel import SupervisorChannel
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A supervisor that waits for its command. The owner of this value closes its descriptors."""
+    """A supervisor that waits for its command. Its owner closes the descriptors."""
 
     process: "subprocess.Popen[bytes]"
     channel: socket.socket
     out: int
     err: int
     input: int | None = None
-    """The writing end of its stdin, where that is a pipe."""
+    """The write end of its stdin, if that is a pipe."""
 
 
 def spawn(stdin: str | Literal[Stdin.PIPE] | None) -> Spawned:
-    """Raises OSError."""
+    """Starts a supervisor. Raises OSError."""
     with ExitStack() as ours, ExitStack() as theirs:
         channel, other_end = socket.socketpair()
         ours.enter_context(channel)
@@ -55,7 +55,7 @@ def spawn(stdin: str | Literal[Stdin.PIPE] | None) -> Spawned:
 def _stdin(
     stdin: str | Literal[Stdin.PIPE] | None, ours: ExitStack, theirs: ExitStack
 ) -> tuple[int | IO[bytes], int | None]:
-    """The program's standard input, and its writing end if it is a pipe."""
+    """The program's standard input and, if that is a pipe, its write end."""
     if stdin is None:
         return subprocess.DEVNULL, None
     if isinstance(stdin, str):
@@ -74,7 +74,7 @@ def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
 
 
 def _file(text: str) -> IO[bytes]:
-    """Temporary file, which the program reads at its own pace."""
+    """Temporary file that the program reads at its own pace."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - its caller closes it
     file.write(text.encode(errors="replace"))
     file.seek(0)
@@ -102,7 +102,7 @@ class StdinPipe:
                 await self._wait(self._descriptor)
 
     def close(self) -> None:
-        """The program reads to the end of what was written. May be called more than once."""
+        """Closes the write end; the program reads the rest of the data first. May be called more than once."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             self._loop.remove_writer(descriptor)
@@ -123,7 +123,7 @@ _LIMITS = ProgramLimits()
 
 
 class Program:
-    """A running program. It blocks when stdout is not read: without a reader, call `discard_output`."""
+    """A running program. It blocks while stdout is not read, so call `discard_output` if there is no reader."""
 
     def __init__(self, name: str, spawned: Spawned, limits: ProgramLimits) -> None:
         self._name = name
@@ -141,7 +141,7 @@ class Program:
         return self._lines
 
     async def whole_output(self) -> bytes:
-        """All of stdout, until it is closed. Raises TooMuchOutput."""
+        """Reads stdout until it is closed. Raises TooMuchOutput."""
         output = bytearray()
         while chunk := await self._out.read():
             output += chunk
@@ -151,7 +151,7 @@ class Program:
         return bytes(output)
 
     def discard_output(self) -> None:
-        """Discards stdout from now on, without limit, but for an excerpt."""
+        """Discards all further stdout, without a limit, except for an excerpt."""
         self._out.discard()
 
     async def write(self, data: bytes) -> None:
@@ -166,7 +166,7 @@ class Program:
 
     @property
     def out(self) -> bytes:
-        """The beginning and the end of stdout since it is discarded."""
+        """The beginning and the end of the discarded stdout."""
         return bytes(self._out.excerpt)
 
     @property
@@ -175,14 +175,14 @@ class Program:
         return str(self._err.excerpt)
 
     async def wait(self) -> ExitResult:
-        """The exit result, once no process of the program is left. Discards stdout. May be called more than once.
-        Raises ProgramLost."""
+        """Waits until no process of the program is left, and returns the exit result. Discards stdout. May be called
+        more than once. Raises ProgramLost."""
         self.discard_output()
         code = await self._channel.wait()
         return ExitResult(code, self.out, self.err)
 
     def kill(self) -> None:
-        """Kills the program at once, without its grace period."""
+        """Kills the program at once, without a grace period."""
         self._channel.kill()
 
     async def _start(self, command: bytes) -> None:
@@ -204,8 +204,8 @@ class Program:
 
 @asynccontextmanager
 async def start_program(command: ProgramCommand, limits: ProgramLimits = _LIMITS) -> AsyncIterator[Program]:
-    """Runs a program for the duration of the context. On exit, for whatever reason, the program is stopped and every
-    process that it started is killed. Raises CannotStart."""
+    """Runs a program for the duration of the context. On exit, for whatever reason, stops the program and kills every
+    process that it started. Raises CannotStart."""
     encoded = encode_command(command, limits.grace)
     name = command.argv[0]
     try:

@@ -1,4 +1,4 @@
-"""Channel to a supervisor process: commands to it, reports from it."""
+"""Channel to a supervisor process, for commands and reports."""
 
 import asyncio
 import logging
@@ -20,8 +20,8 @@ _FAILED_STEPS = {
 
 
 class SupervisorChannel:
-    """Parent's end of the channel. When the supervisor has ended, no process of the program is left; `on_end` is called
-    then."""
+    """Parent's end of the channel. Calls `on_end` when the supervisor has ended, at which point no process of the
+    program is left."""
 
     def __init__(
         self, name: str, process: "subprocess.Popen[bytes]", channel: socket.socket, on_end: Callable[[], None]
@@ -40,7 +40,7 @@ class SupervisorChannel:
         self._loop.add_reader(channel, self._read)
 
     async def start(self, command: bytes) -> None:
-        """Returns when the program runs. Raises CannotStart."""
+        """Starts the program, and returns when it runs. Raises CannotStart."""
         with suppress(OSError):  # the supervisor has ended, which is reported below
             await self._loop.sock_sendall(self._socket, command)
         await self._started.wait()
@@ -48,7 +48,7 @@ class SupervisorChannel:
             raise CannotStart(f"{self._name!r} cannot be started: {self._failure or 'its supervisor exited at once'}.")
 
     async def wait(self) -> int:
-        """The exit status, once no process of the program is left. Raises ProgramLost."""
+        """The exit status, after the last process of the program has ended. Raises ProgramLost."""
         await self._ended.wait()
         if self._code is None:
             raise ProgramLost(
@@ -57,8 +57,8 @@ class SupervisorChannel:
         return self._code
 
     async def stop(self) -> None:
-        """Stops the program with the grace period of its command, which a cancellation cuts short. Waits for the
-        supervisor in any case, because no other code reaps it."""
+        """Stops the program with the grace period of its command, which a cancellation cuts short. Always waits for the
+        supervisor, because no other code reaps it."""
         cancelled: asyncio.CancelledError | None = None
         if self._program is None:
             self.kill()
@@ -114,7 +114,8 @@ class SupervisorChannel:
                 raise AssertionError(f"unexpected report of a supervisor: {report!r}")
 
     def _lost(self) -> None:
-        """The supervisor ended without reporting an exit status: it was killed, or the program did not start."""
+        """Handles a supervisor that ended without reporting an exit status, because it was killed or the program did
+        not start."""
         if self._program is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._program, signal.SIGKILL)
@@ -122,7 +123,7 @@ class SupervisorChannel:
 
     def _finish(self) -> None:
         self._loop.remove_reader(self._socket)
-        self._process.wait()  # it is about to exit, if it has not yet
+        self._process.wait()  # if it has not exited yet, it is about to
         self._on_end()
         self._started.set()
         self._ended.set()

@@ -20,13 +20,13 @@ from contextlib import suppress
 
 STOP = b"."
 _SIZE_BYTES = 8
-_KILL_SECONDS = 10.0  # a process that survives SIGKILL is another user's, or hangs in the kernel
-_POLL_SECONDS = 0.05  # there is no notification when a process becomes our child
+_KILL_SECONDS = 10.0  # a process that survives SIGKILL belongs to another user or hangs in the kernel
+_POLL_SECONDS = 0.05  # no notification tells when a process becomes our child
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def encode(grace: float, cwd: bytes, program: bytes, argv: Sequence[bytes], env: Iterable[bytes]) -> bytes:
-    """A command, as the parent sends it."""
+    """Encodes a command for the supervisor."""
     head = (b"%d" % os.getpid(), str(grace).encode(), cwd, program, b"%d" % len(argv))
     body = b"\0".join((*head, *argv, *env))
     return len(body).to_bytes(_SIZE_BYTES, "big") + body
@@ -38,13 +38,13 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     command = _read(channel, int.from_bytes(_read(channel, _SIZE_BYTES), "big"))
-    if command:  # else the parent has ended or given up
+    if command:  # otherwise the parent has ended or given up
         _supervise(channel, command)
     os._exit(0)
 
 
 def _read(channel: int, size: int) -> bytes:
-    """Empty if the end of file comes first."""
+    """Reads `size` bytes; empty if the stream ends first."""
     data = b""
     while len(data) < size:
         chunk = os.read(channel, size - len(data))
@@ -80,7 +80,8 @@ def _report(channel: int, report: bytes) -> None:
 
 
 def _release_stdin_and_stdout() -> None:
-    """Lets them close once the program closes them. stderr stays open for errors of the supervisor itself."""
+    """Releases stdin and stdout, so that they close when the program closes them. stderr stays open for errors of the
+    supervisor itself."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
@@ -88,7 +89,7 @@ def _release_stdin_and_stdout() -> None:
 
 
 class ParentChannel:
-    """Requests of the parent. Its death is a request to kill."""
+    """Requests of the parent. The death of the parent is a request to kill."""
 
     def __init__(self, channel: int, parent: int) -> None:
         self._channel = channel
@@ -112,7 +113,7 @@ class ParentChannel:
 
 
 class ProcessTree:
-    """A program with all processes that it has started, as far as they are known."""
+    """A program with all known processes that it has started."""
 
     def __init__(self, *, adopts_orphans: bool) -> None:
         self._adopts_orphans = adopts_orphans
@@ -123,7 +124,7 @@ class ProcessTree:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self.program = 0
         self.code: int | None = None
-        """The program's exit status, once it has ended; negative for a signal."""
+        """The program's exit status after its end; negative for a signal."""
 
     def start(self, cwd: bytes, program: bytes, argv: list[bytes], env: list[bytes]) -> bytes:
         """Starts the program. Returns the step that failed and its errno; empty on success."""
@@ -133,7 +134,7 @@ class ProcessTree:
         if self.program == 0:
             _exec(cwd, program, argv, env, supervisor, write_end)
         os.close(write_end)
-        failure = os.read(read_end, 100)  # empty when a successful exec has closed the other end
+        failure = os.read(read_end, 100)  # empty after a successful exec, which closes the other end
         os.close(read_end)
         return failure
 
@@ -157,8 +158,8 @@ class ProcessTree:
         self._kill_group(signal.SIGTERM)
 
     def kill(self, seconds: float) -> int:
-        """Kills all processes; returns how many are left after `seconds`. Only our own children are killed, because
-        their pids cannot have been reused. Their orphans become our children, so parents die first, before they can
+        """Kills all processes, and returns the number that are left after `seconds`. Only our own children are killed,
+        because their pids cannot have been reused. Their orphans become our children, so parents die before they can
         start another process."""
         end = time.monotonic() + seconds
         if not self._adopts_orphans:
@@ -174,12 +175,12 @@ class ProcessTree:
         return 0
 
     def _kill_group(self, number: signal.Signals) -> None:
-        """A group keeps its id while one of its processes lives."""
+        """Signals the process group, which keeps its id while one of its processes lives."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.program, number)
 
     def _reap(self) -> bool:
-        """Reaps dead children. True if a child is alive."""
+        """Reaps dead children. Returns whether a child is alive."""
         with suppress(BlockingIOError):
             os.read(self._deaths, 4096)
         while True:
@@ -222,7 +223,7 @@ def _exec(cwd: bytes, program: bytes, argv: list[bytes], env: list[bytes], super
     step = b"folder"
     try:
         os.setsid()
-        # Second line of defence: the program dies with a supervisor that was killed by SIGKILL.
+        # Second line of defence: the program dies with a supervisor that is killed by SIGKILL.
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:
             return
@@ -245,7 +246,7 @@ def _reset_signals() -> None:
 
 
 def _prctl(option: int, value: int) -> bool:
-    """True on success."""
+    """Calls prctl. Returns whether it succeeded."""
     if sys.platform != "linux":
         return False
     try:

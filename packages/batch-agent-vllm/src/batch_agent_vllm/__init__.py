@@ -1,3 +1,3 @@
-"""BatchAgent's additions to a vLLM server: what its clients know about the next use of a context, put to use."""
+"""BatchAgent's additions to a vLLM server. They use what clients know about the next use of a context."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,5 @@
-"""Capabilities of the plugin, collected from its parts in vLLM's scheduler process and returned to clients that ask."""
+"""Capabilities of the plugin, collected from its parts in vLLM's scheduler process and returned to clients on
+request."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -10,11 +11,11 @@ from . import __version__
 class Capabilities:
     version: str = __version__
     pins: bool = False
-    """Device blocks of waiting sessions are kept."""
+    """Whether device blocks of waiting sessions are kept."""
     policy: str | None = None
-    """Eviction policy of the host tier that follows hints."""
+    """Eviction policy of the host tier, if it follows hints."""
     exclusive: bool = False
-    """The host tier adds to the device: together they keep what fits into both."""
+    """Whether the host tier adds to the device, so that they keep what fits into both together."""
     device_tokens: int | None = None
     host_tokens: int | None = None
 
@@ -23,11 +24,11 @@ _active = Capabilities()
 
 
 def declare(**known: Any) -> None:
-    """A part of the plugin is active. Called once by each part when it starts."""
+    """Declares capabilities of a part of the plugin. Each part calls it once when it starts."""
     global _active
     _active = replace(_active, **known)
 
 
 def active() -> dict[str, Any]:
-    """Capabilities as they are sent to clients."""
+    """Capabilities in the form that is sent to clients."""
     return asdict(_active)

@@ -1,9 +1,9 @@
-"""Pins of device blocks: the contexts of waiting sessions stay in GPU memory, and those of ended sessions leave first.
+"""Pins of device blocks: keep the contexts of waiting sessions in GPU memory, and make those of ended sessions leave
+first.
 
-A pin is a reference to the blocks of a session's last request, so that vLLM does not evict them. It is released when
-the session returns, ends, or is overdue, and given up when a request needs the memory. Given up or released is not
-evicted: the blocks are again subject to vLLM's own LRU order.
-"""
+A pin is a reference to the blocks of a session's last request, which keeps vLLM from evicting them. It is released when
+the session returns, ends, or is overdue, and given up when a request needs the memory. Blocks whose pin is released or
+given up are not evicted at once, but are again subject to vLLM's own LRU order."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ class Block(Protocol):
 
 
 class BlockPool(Protocol):
-    """The methods of vLLM's BlockPool that are used."""
+    """The part of vLLM's BlockPool that is used here."""
 
     num_gpu_blocks: int
     free_block_queue: Any
@@ -47,11 +47,11 @@ class BlockPool(Protocol):
 @dataclass(frozen=True, slots=True)
 class PinLimits:
     max_fraction: float = 0.5
-    """Share of the device blocks that may be pinned."""
+    """Maximum share of the device blocks that may be pinned."""
     max_wait: float = 60.0
-    """Sessions that are away for longer than this are not pinned: their blocks are of more use to others."""
+    """Sessions that are away for longer than this are not pinned, because their blocks are more useful to others."""
     unknown_wait: float = 15.0
-    """Assumed for sessions whose next use is unknown."""
+    """Assumed wait of sessions whose next use is unknown."""
 
 
 @dataclass(slots=True)
@@ -60,9 +60,9 @@ class PinCounts:
 
     taken: int = 0
     returned: int = 0
-    """Sessions that came back while they were pinned."""
+    """Sessions that returned while they were pinned."""
     given_up: int = 0
-    """Pins that were released because a request needed the memory, or a session with an earlier next use."""
+    """Pins that were released because the memory was needed by a request, or by a session with an earlier next use."""
     expired: int = 0
     stored: int = 0
     """Pins that ended because an exclusive host tier has the context."""
@@ -71,12 +71,13 @@ class PinCounts:
 
 
 class _CachedBlock(NamedTuple):
-    """A block with the hash of its content when a request left it: another one later means that it was evicted."""
+    """A block with the hash of its content at the time when a request left it. A different hash later means that it was
+    evicted."""
 
     block: Block
     content: Any
     is_shared: bool
-    """In the part of the prompt that other sessions have too."""
+    """Whether it is in the part of the prompt that other sessions also have."""
 
     @property
     def is_present(self) -> bool:
@@ -85,20 +86,20 @@ class _CachedBlock(NamedTuple):
 
 @dataclass(slots=True)
 class _Session:
-    """Context of a session as its last request left it."""
+    """Context of a session, as its last request left it."""
 
     blocks: tuple["_CachedBlock", ...]
     next_use: float = 0.0
     expires: float | None = None
-    """When its pin ends; None: it has none."""
+    """Expiry time of its pin; None without a pin."""
     is_back: bool = False
-    """Its next request waits to be scheduled: its pin does not expire."""
+    """Whether its next request waits to be scheduled. Its pin does not expire then."""
     is_stored: bool = False
-    """An exclusive host tier has it, so that it needs no pin."""
+    """Whether an exclusive host tier has it, so that it needs no pin."""
 
 
 class DevicePins:
-    """Pins of one block pool. Methods are called from vLLM's scheduler, with the current time."""
+    """Pins of a block pool. Methods are called by vLLM's scheduler, with the current time."""
 
     def __init__(self, pool: BlockPool, block_size: int, limits: PinLimits | None = None) -> None:
         self.counts = PinCounts()
@@ -109,27 +110,27 @@ class DevicePins:
         """All sessions whose context may be on the device, the least recently finished first."""
         self._pinned: dict[str, list[Block]] = {}
         self._held: Counter[int] = Counter()
-        """Pins of each block."""
+        """Number of pins of each block."""
         self._users: Counter[Any] = Counter()
-        """Sessions that have each block content."""
+        """Number of sessions with each block content."""
         self._remembered = 0
         self._first_expiry = float("inf")
         self._dropped: dict[int, _CachedBlock] = {}
-        """Blocks of ended sessions that the ending request still holds, by id."""
+        """Blocks of ended sessions that are still held by the ending request, by id."""
 
     @property
     def pinned_blocks(self) -> int:
         return len(self._held)
 
     def on_request(self, name: str) -> None:
-        """A request of the session has arrived: until it is scheduled, its pin neither expires nor is given up before
-        those of others."""
+        """Handles the arrival of a request. Until it is scheduled, its session's pin does not expire, and is given up
+        only after those of others."""
         if (session := self._sessions.get(name)) is not None:
             session.is_back = True
             session.next_use = 0.0
 
     def on_scheduled(self, name: str) -> None:
-        """The request has its own references now."""
+        """Handles the scheduling of a request, which now has its own references."""
         session = self._sessions.get(name)
         if session is not None and session.is_back:
             session.is_back = False
@@ -137,7 +138,7 @@ class DevicePins:
                 self.counts.returned += 1
 
     def on_finished(self, hints: Hints, groups: Sequence[Sequence[int]], now: float) -> None:
-        """A request of the session ends. `groups`: ids of its blocks in the order of the prompt, for each KV cache
+        """Handles the end of a request. `groups`: ids of its blocks in the order of the prompt, for each KV cache
         group."""
         blocks = self._cached(groups, -(-hints.shared_tokens // self._block_size))
         if hints.once or hints.drop:
@@ -151,11 +152,11 @@ class DevicePins:
             self._forget(hints.session)
             self._remember(hints.session, _Session(blocks))
         elif (session := self._sessions.get(hints.session)) is not None:
-            session.is_back = False  # aborted before it was scheduled: the context is that of the request before
+            session.is_back = False  # aborted before it was scheduled: the context is that of the previous request
         self.on_hints(hints, now)
 
     def on_hints(self, hints: Hints, now: float) -> None:
-        """What the client expects now of a session that is away."""
+        """Updates what the client expects of a session that is away."""
         name = hints.session or ""
         session = self._sessions.get(name)
         if session is None or session.is_back:
@@ -174,7 +175,7 @@ class DevicePins:
         self._pin(name, session, now + max(_MIN_PIN_SECONDS, _OVERDUE * wait))
 
     def on_stored(self, name: str) -> None:
-        """An exclusive host tier has the context of the session: the device may evict it."""
+        """Notes that an exclusive host tier has the context of the session, so that the device may evict it."""
         session = self._sessions.get(name)
         if session is not None and not session.is_back:
             session.is_stored = True
@@ -182,11 +183,11 @@ class DevicePins:
                 self.counts.stored += 1
 
     def pinned_of(self, name: str) -> int:
-        """Blocks that are pinned for the session."""
+        """Number of blocks that are pinned for the session."""
         return len(self._pinned.get(name, ()))
 
     def make_room(self, blocks: int, now: float) -> None:
-        """Before `blocks` are allocated: ends what is overdue, and gives up pins while too few blocks are free."""
+        """Prepares the allocation of `blocks`: ends overdue pins, and gives up pins while too few blocks are free."""
         self._move_dropped()
         if now >= self._first_expiry:
             self._expire(now)
@@ -194,7 +195,7 @@ class DevicePins:
             self._give_up()
 
     def clear(self) -> None:
-        """Releases everything."""
+        """Releases all pins."""
         for name in list(self._sessions):
             self._forget(name)
         self._dropped.clear()
@@ -253,7 +254,7 @@ class DevicePins:
         self._sessions[name] = session
         self._users.update(each.content for each in session.blocks)
         self._remembered += len(session.blocks)
-        while self._remembered > 2 * self._pool.num_gpu_blocks:  # the others' blocks are long evicted
+        while self._remembered > 2 * self._pool.num_gpu_blocks:  # the blocks of the others were evicted long ago
             oldest = next(iter(self._sessions))
             if oldest == name:
                 break
@@ -271,14 +272,15 @@ class DevicePins:
                 del self._users[each.content]
 
     def _drop(self, blocks: Sequence[_CachedBlock], references: int) -> None:
-        """`references`: those that the ending request has. A block that another request or session uses is kept."""
+        """Drops blocks of an ended session. `references`: number of references held by the ending request. Keeps blocks
+        that another request or session uses."""
         for each in blocks:
             if not each.is_shared and each.content not in self._users and each.block.ref_cnt <= references:
                 self._dropped[each.block.block_id] = each
         self._move_dropped()
 
     def _move_dropped(self) -> None:
-        """Makes blocks of ended sessions the next ones to be reused, the end of a context first. Until then another
+        """Makes blocks of ended sessions the next ones to be reused, the end of a context first. Until then, another
         request may still find them."""
         if not self._dropped:
             return

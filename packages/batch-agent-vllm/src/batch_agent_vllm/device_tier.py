@@ -1,11 +1,11 @@
-"""The device as the host tier sees it. Both are parts of the plugin in vLLM's scheduler process, which vLLM creates
+"""The device from the view of the host tier. Both are parts of the plugin in vLLM's scheduler process, created by vLLM
 independently of each other."""
 
 from typing import Protocol
 
 
 class DeviceTier(Protocol):
-    """What an exclusive host tier needs of the pins."""
+    """The part of the pins that an exclusive host tier needs."""
 
     def pinned_of(self, name: str) -> int: ...
 
@@ -16,7 +16,7 @@ _device: DeviceTier | None = None
 
 
 def bind(device: DeviceTier) -> None:
-    """The pins of this process are active."""
+    """Registers the pins of this process."""
     global _device
     _device = device
 
@@ -27,6 +27,6 @@ def keeps(session: str) -> bool:
 
 
 def release(session: str) -> None:
-    """The host tier has the session's context."""
+    """Notes that the host tier has the session's context."""
     if _device is not None:
         _device.on_stored(session)

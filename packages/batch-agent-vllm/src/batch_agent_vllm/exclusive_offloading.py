@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class ExclusiveOffloadingManager(NextUseOffloadingManager):
-    """Stores the contexts of requests that have ended, if their sessions return."""
+    """Stores the contexts of ended requests whose sessions return."""
 
     def __init__(self, capacity: int, tokens_per_chunk: int, **options: Any) -> None:
         super().__init__(capacity, tokens_per_chunk, **options)
@@ -44,7 +44,7 @@ class ExclusiveOffloadingManager(NextUseOffloadingManager):
 
     def on_new_request(self, req_context: ReqContext) -> RequestPlan:
         super().on_new_request(req_context)
-        # What was loaded is offered again at the end of the request, because its copy may be evicted until then.
+        # Offers loaded blocks again at the end of the request, because their copy may have been evicted by then.
         return RequestPlan(policy=OffloadPolicy.REQUEST_LEVEL)
 
     def on_schedule_end(self, context: "ScheduleEndContext") -> None:
@@ -53,7 +53,7 @@ class ExclusiveOffloadingManager(NextUseOffloadingManager):
             self._policy.request_starts(request)
 
     def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
-        """Called once for a request, when it has ended."""
+        """Called once per request, after it has ended."""
         hints = parse_hints(req_context.kv_transfer_params)
         is_kept = hints.session is not None and device_tier.keeps(hints.session)
         self._policy.request_ends(keys, req_context, is_kept=is_kept)
@@ -89,7 +89,7 @@ class ExclusiveOffloadingSpec(NextUseOffloadingSpec):
 
 
 class ExclusiveOffloadingConnector(OffloadingConnector):
-    """vLLM's connector, which offers blocks for storing only when their request has ended."""
+    """vLLM's connector, modified to offer blocks for storing only after their request has ended."""
 
     def __init__(self, vllm_config: Any, role: "KVConnectorRole", kv_cache_config: "KVCacheConfig") -> None:
         options = vllm_config.kv_transfer_config.kv_connector_extra_config
@@ -102,7 +102,7 @@ class ExclusiveOffloadingConnector(OffloadingConnector):
         return super().build_connector_meta(replace(scheduler_output, num_scheduled_tokens={}))
 
 
-# MultiConnector finds the classes of its children's statistics by name, even of those that it loads by module path.
+# MultiConnector finds the classes of its children's statistics by name, even for children that it loads by module path.
 with suppress(ValueError):  # it is registered already
     KVConnectorFactory.register_connector(
         ExclusiveOffloadingConnector.__name__, __name__, ExclusiveOffloadingConnector.__name__

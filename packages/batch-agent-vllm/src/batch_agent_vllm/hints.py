@@ -1,4 +1,4 @@
-"""What a client says about the request's session, in `kv_transfer_params["batch_agent"]`."""
+"""Hints of a client about the request's session, in `kv_transfer_params["batch_agent"]`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,29 +6,32 @@ from typing import Any
 
 KEY = "batch_agent"
 MAX_SECONDS = 1e9
-"""More is not a time that anybody expects; a larger integer may not even be a float."""
+"""Limit of durations. Nobody expects a longer one, and a larger integer may not even be representable as a float."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
     session: str | None = None
-    """Names the conversation that this request continues; requests without it are not tied to each other."""
+    """Name of the conversation that this request continues. Requests without a session are independent of each
+    other."""
     next_use_s: float | None = None
-    """Expected seconds from the end of this request to the session's next one; None if nobody knows."""
+    """Expected seconds from the end of this request to the session's next one; None if unknown."""
     drop: bool = False
-    """The session ends with this request."""
+    """Whether the session ends with this request."""
     once: bool = False
-    """No later request continues this one."""
+    """Whether no later request continues this one."""
     shared_tokens: int = 0
-    """Leading tokens that other sessions use too."""
+    """Number of leading tokens that other sessions also use."""
     update: bool = False
-    """The request is sent only for its hints: its own prompt, of a token or so, does not belong to the session."""
+    """Whether the request is sent only for its hints. Its own prompt, of about one token, does not belong to the
+    session."""
     probe: bool = False
-    """The client asks for the plugin's capabilities, in the `kv_transfer_params` of the response."""
+    """Whether the client asks for the plugin's capabilities, which are in the `kv_transfer_params` of the response."""
 
 
 def parse_hints(kv_transfer_params: Any) -> Hints:
-    """Hints of a request. A field of the wrong type counts as absent: a client must not be able to stop the engine."""
+    """Parses the hints of a request. A field of the wrong type counts as absent: a client must not be able to stop the
+    engine."""
     given = kv_transfer_params.get(KEY) if isinstance(kv_transfer_params, Mapping) else None
     if not isinstance(given, Mapping):
         return Hints()

@@ -30,10 +30,11 @@ from batch_agent_vllm.hints import Hints
 K = TypeVar("K", bound=Hashable)
 
 MAX_SESSIONS = 8_192
-"""Sessions whose client vanished are forgotten beyond this, the longest unused first."""
+"""Maximum number of remembered sessions. Beyond it, the longest unused ones are forgotten, whose clients have
+vanished."""
 
 REMEMBERED_REQUESTS = 4_096
-"""Ended requests that are recognised when their last blocks are stored after their end, as vLLM 0.26 does."""
+"""Number of ended requests that are recognised if their last blocks are stored after their end, as in vLLM 0.26."""
 
 SMOOTHING = 32
 """Requests over which the usual duration of a request is averaged."""
@@ -53,7 +54,7 @@ class NextUsePolicy(Generic[K]):
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all blocks and sessions, but not what the policy learned about the load."""
+        """Forgets all blocks and sessions, but not what the policy has learned about the load."""
         self._blocks: dict[K, _Block[K]] = {}
         self._shared: OrderedDict[K, None] = OrderedDict()
         self._sessions: OrderedDict[str, _Session[K]] = OrderedDict()
@@ -69,7 +70,7 @@ class NextUsePolicy(Generic[K]):
         return key in self._blocks
 
     def arrive(self, request: str, hints: Hints, now: float) -> None:
-        """The request waits to be scheduled: what it is about to load is needed next."""
+        """Handles a request that waits to be scheduled. What it is about to load is needed next."""
         if request in self._ended_requests:
             return
         session = self._session_of(request, hints, now)
@@ -83,14 +84,16 @@ class NextUsePolicy(Generic[K]):
         self._queue.file(session, now)
 
     def miss_on_device(self, request: str, hints: Hints, key: K, now: float) -> None:
-        """The device does not have this block of a waiting request; the first one shows what the session lost."""
+        """Notes that the device does not have this block of a waiting request. The first such block shows what the
+        session lost."""
         self.arrive(request, hints, now)
         session = self._sessions.get(hints.session or request)
         if session is not None:
             self._observe_return(session, was_resident=key not in session.known)
 
     def run(self, request: str, hints: Hints, now: float) -> None:
-        """The request is on the device: from now on the tier's copies are for the session's next request."""
+        """Handles a request that is now on the device. From now on, the tier's copies are for the session's next
+        request."""
         self.arrive(request, hints, now)
         session = self._sessions.get(hints.session or request)
         if session is None or session.requests.get(request, now) is not None:
@@ -103,7 +106,7 @@ class NextUsePolicy(Generic[K]):
         self._queue.file(session, now)
 
     def finish(self, request: str, hints: Hints, now: float) -> None:
-        """The request ended, was aborted, or never ran."""
+        """Handles a request that ended, was aborted, or never ran."""
         self._ended_requests[request] = None
         if len(self._ended_requests) > REMEMBERED_REQUESTS:
             self._ended_requests.popitem(last=False)
@@ -123,17 +126,19 @@ class NextUsePolicy(Generic[K]):
             self._queue.file(session, now)
 
     def keep_on_device(self, session: str, now: float) -> None:
-        """An exclusive tier did not store the context of this waiting session: what it has of it is of no use."""
+        """Notes that an exclusive tier did not store the context of this waiting session, so that its earlier copy is
+        useless."""
         if (known := self._sessions.get(session)) is not None:
             known.is_on_device = True
             self._queue.file(known, now)
 
     def has_ended(self, request: str) -> bool:
-        """Whether the request ended lately."""
+        """Whether the request has recently ended."""
         return request in self._ended_requests
 
     def touch(self, request: str, hints: Hints, blocks: Iterable[tuple[K, int]], now: float) -> None:
-        """The request uses these blocks, in the order from head to tail; those that the tier lacks are remembered."""
+        """Records that the request uses these blocks, in order from head to tail. Remembers those that the tier
+        lacks."""
         has_ended = request in self._ended_requests
         if has_ended and (hints.drop or hints.once):
             return
@@ -155,7 +160,7 @@ class NextUsePolicy(Generic[K]):
             self._forget(request, is_over=False, now=now)
 
     def add(self, key: K) -> None:
-        """A new block, pinned. The next `touch` says whose it is."""
+        """Adds a new, pinned block. The next `touch` tells whose it is."""
         self._blocks[key] = _Block(self._worthless)
 
     def remove(self, key: K) -> None:
@@ -177,8 +182,8 @@ class NextUsePolicy(Generic[K]):
     def evict(
         self, count: int, protected: Collection[K], now: float, *, spared_until: float | None = None
     ) -> list[K] | None:
-        """Removes `count` blocks that are neither pinned nor protected. None, and no change, if there are fewer.
-        `spared_until`: sessions that wait and return before this time keep theirs."""
+        """Removes `count` blocks that are neither pinned nor protected. If there are fewer, changes nothing and returns
+        None. `spared_until`: waiting sessions that return before this time keep their blocks."""
         spared = sum(1 for key in protected if key in self._blocks and not self._blocks[key].is_pinned)
         if count > self._evictable - spared:
             return None
@@ -235,8 +240,8 @@ class NextUsePolicy(Generic[K]):
         session.pause_s = None
 
     def _forget(self, name: str, is_over: bool, now: float) -> None:
-        """Ends the session. What it alone used is worthless or, if it may still return, ordered by its last use; what
-        it was the last one to share is, too, for a later session is likely to begin with it."""
+        """Ends the session. Blocks that it alone used become worthless or, if it may still return, are ordered by their
+        last use. So are blocks that it was the last to share, because a later session is likely to begin with them."""
         session = self._sessions.pop(name)
         session.is_over = is_over
         session.known = set()
@@ -281,7 +286,7 @@ class NextUsePolicy(Generic[K]):
 
 
 class _Session(Generic[K]):
-    """Blocks that only one session uses, and when it is expected to use them again."""
+    """Blocks that only one session uses, and the time at which it is expected to use them again."""
 
     __slots__ = (
         "due",
@@ -303,11 +308,11 @@ class _Session(Generic[K]):
         self.is_named = is_named
         self.is_over = is_over
         self.is_on_device = False
-        """Its request runs: an exclusive tier need not keep its copy."""
+        """Whether its request runs. If so, an exclusive tier need not keep its copy."""
         self.requests: dict[str, float | None] = {}
-        """Requests that have not ended, and since when they run."""
+        """Requests that have not ended, each with the time since which it runs."""
         self.tail: list[tuple[int, int, K]] = []
-        """Heap of blocks that may be evicted, the last of the chain first; checked when they are taken."""
+        """Heap of blocks that may be evicted, the last of the chain first. Entries are checked when they are taken."""
         self.known: set[K] = set()
         self.shared: set[K] = set()
         self.next_use_s: float | None = None
@@ -315,7 +320,7 @@ class _Session(Generic[K]):
         self.due = 0.0
         self.ended_at: float | None = None
         self.pause_s: float | None = None
-        """Of a request that has just arrived: how long its session was away."""
+        """For a request that has just arrived: how long its session was away."""
         self.filing = 0
 
     def waits_until(self, now: float) -> float:
@@ -357,7 +362,7 @@ class _VictimQueue(Generic[K]):
         if session.is_over:
             self._over.append(session)
         elif session.is_on_device:
-            self._push(self._on_device, -now, session)  # the one that started last ends last
+            self._push(self._on_device, -now, session)  # the session that started last ends last
         elif session.next_use_s is not None and now <= session.since + self._residency.seconds > session.due:
             self._push(self._on_device, session.next_use_s, session)
         elif session.due > now:
@@ -367,7 +372,7 @@ class _VictimQueue(Generic[K]):
             self._push(self._past, session.due, session)
 
     def first(self, now: float) -> _Session[K] | None:
-        """The session whose tail goes next; None if no session has one."""
+        """The session whose tail is evicted next; None if no session has one."""
         while self._over:
             if (over := self._over[-1]).is_over and over.tail:
                 return over
@@ -393,7 +398,7 @@ class _VictimQueue(Generic[K]):
 
 
 def _top(heap: list[tuple[float, int, _Session[K]]]) -> _Session[K] | None:
-    """The first session of the heap that is still filed there and has blocks to lose."""
+    """The first session in the heap that is still filed there and has blocks to lose."""
     while heap:
         _, filing, session = heap[0]
         if session.filing == filing and session.tail:
@@ -410,7 +415,7 @@ class _Block(Generic[K]):
     """The only session that uses it; None if several do."""
     position: int = 0
     users: int = 0
-    """Live sessions, if several use it."""
+    """Number of live sessions, if several use it."""
     is_shared: bool = False
     """Whether several have used it."""
     is_pinned: bool = True

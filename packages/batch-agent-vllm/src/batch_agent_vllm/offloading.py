@@ -111,7 +111,7 @@ class NextUseCachePolicy(CachePolicy):
         self._policy.run(req_context.req_id, self._hints_of(req_context), self._clock())
 
     def request_stores(self, keys: Iterable[OffloadKey], req_context: ReqContext) -> None:
-        """What is inserted next belongs to this request; 0.26 says so only afterwards, by a touch."""
+        """Notes that the next inserted blocks belong to this request. 0.26 tells this only afterwards, by a touch."""
         self.request_runs(req_context)
         if LOADS_POLICIES:
             known = self._storing[1] if self._storing is not None and self._storing[0] is req_context else {}
@@ -122,7 +122,7 @@ class NextUseCachePolicy(CachePolicy):
         self._spared_until = None
 
     def request_starts(self, request: str) -> None:
-        """The request is scheduled for the first time."""
+        """Handles the first scheduling of the request."""
         if (hints := self._hints.get(request)) is not None and not hints.update:
             self._policy.run(request, hints, self._clock())
 
@@ -130,8 +130,8 @@ class NextUseCachePolicy(CachePolicy):
         self._policy.keep_on_device(session, self._clock())
 
     def request_ends(self, keys: Iterable[OffloadKey], req_context: ReqContext, *, is_kept: bool) -> None:
-        """The request has ended, and all of its blocks are offered, beginning with the first. `is_kept`: the device
-        keeps them."""
+        """Handles the end of a request, with all of its blocks offered, beginning with the first. `is_kept`: whether
+        the device keeps them."""
         hints, now = self._hints_of(req_context), self._clock()
         if not self._policy.has_ended(req_context.req_id):
             self._policy.finish(req_context.req_id, hints, now)
@@ -148,7 +148,7 @@ class NextUseCachePolicy(CachePolicy):
         self._storing = None
 
     def _hints_of(self, req_context: ReqContext) -> Hints:
-        """Parsed once for a request: vLLM touches the blocks of a waiting request in every step."""
+        """Hints of a request, parsed only once: vLLM touches the blocks of a waiting request in every step."""
         hints = self._hints.get(req_context.req_id)
         if hints is None:
             hints = parse_hints(req_context.kv_transfer_params)
@@ -157,7 +157,7 @@ class NextUseCachePolicy(CachePolicy):
         return hints
 
     def _positions(self, keys: list[OffloadKey], req_context: ReqContext) -> dict[OffloadKey, int]:
-        """Tokens up to the end of each block. 0.26 touches the whole chain, so that the index tells the position."""
+        """Tokens up to the end of each block. 0.26 touches the whole chain, so the index gives the position."""
         by_index = {key: (index + 1) * self._tokens_per_chunk for index, key in enumerate(keys)}
         if LOADS_POLICIES:
             return {key: req_context.get_offload_key_position(key) or end for key, end in by_index.items()}
@@ -165,7 +165,7 @@ class NextUseCachePolicy(CachePolicy):
 
 
 class NextUseOffloadingManager(CPUOffloadingManager):
-    """vLLM's manager of the host tier, which tells the policy where its requests are."""
+    """vLLM's manager of the host tier, extended to tell the policy about the progress of requests."""
 
     _policy: NextUseCachePolicy
 

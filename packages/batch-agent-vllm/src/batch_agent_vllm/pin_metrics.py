@@ -1,4 +1,4 @@
-"""Prometheus metrics of the pins on vLLM's /metrics page. Clients see there that the plugin is active."""
+"""Prometheus metrics of the pins on vLLM's /metrics page, by which clients see that the plugin is active."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ _SHARE = "pinned_share"
 
 @dataclass
 class PinStats(KVConnectorStats):
-    """Share of the device blocks that is pinned, and counts since the start of the engine."""
+    """Pinned share of the device blocks, and counts since the start of the engine."""
 
     data: dict[str, Any] = field(default_factory=dict)
 
@@ -26,7 +26,7 @@ class PinStats(KVConnectorStats):
         self.data = {}
 
     def aggregate(self, other: KVConnectorStats) -> "PinStats":
-        self.data = other.data or self.data  # counts are totals, so the later report replaces the earlier
+        self.data = other.data or self.data  # counts are totals, so the later report replaces the earlier one
         return self
 
     def reduce(self) -> dict[str, int | float]:

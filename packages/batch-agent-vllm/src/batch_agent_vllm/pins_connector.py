@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class NoMetadata(KVConnectorMetadata):
-    """The worker side has nothing to do."""
+    """Empty, because the worker side has nothing to do."""
 
 
 class BatchAgentPins(KVConnectorBase_V1, SupportsHMA):
@@ -58,9 +58,9 @@ class BatchAgentPins(KVConnectorBase_V1, SupportsHMA):
         self._pool_blocks = 0
         self._reported: dict[str, Any] = {}
         self._prefills: dict[str, Request] = {}
-        """Requests whose prompts are not computed yet, as far as is known."""
+        """Requests whose prompts are not known to be computed."""
         self._unallocated = 0
-        """Blocks that the request asked about last in this step needs, while it has none."""
+        """Blocks needed by the request that was asked about last in this step, while it has none."""
 
     @property
     def prefer_cross_layer_blocks(self) -> bool:
@@ -89,7 +89,7 @@ class BatchAgentPins(KVConnectorBase_V1, SupportsHMA):
         if self._pins is not None:
             session = _session(request)
             own = self._pins.pinned_of(session) if session is not None else 0
-            # Hits that nobody holds are free blocks too, so they are counted with those that are allocated.
+            # Hits that nobody holds are also free blocks, so they are counted with those that are allocated.
             self._unallocated = max(0, -(-request.num_tokens // self._block_size) + 1 - own)
             reserve = int(self._watermark * self._pool_blocks)
             self._pins.make_room(self._unallocated + reserve, time.monotonic())
@@ -107,14 +107,14 @@ class BatchAgentPins(KVConnectorBase_V1, SupportsHMA):
         if self._pins is not None:
             needed = self._next_blocks(scheduler_output.num_scheduled_tokens)
             if scheduler_output.total_num_scheduled_tokens == 0 and self._unallocated:
-                needed = 2 * self._unallocated  # nothing runs, and the first request of the queue still does not fit
+                needed = 2 * self._unallocated  # nothing runs, and still the first request of the queue does not fit
             self._pins.make_room(needed, time.monotonic())
         self._unallocated = 0
         return NoMetadata()
 
     def _next_blocks(self, scheduled: dict[str, int]) -> int:
-        """Blocks that running requests may allocate in the next step, for which nobody asks: one for each, and those
-        for the rest of prompts that are computed in several steps."""
+        """Number of blocks that running requests may allocate in the next step without asking: one each, and those for
+        the rest of prompts that are computed in several steps."""
         rest = 0
         for request_id, tokens in scheduled.items():
             request = self._prefills.get(request_id)
@@ -177,7 +177,7 @@ class BatchAgentPins(KVConnectorBase_V1, SupportsHMA):
         return
 
 
-# MultiConnector finds the classes of its children's statistics by name, even of those that it loads by module path.
+# MultiConnector finds the classes of its children's statistics by name, even for children that it loads by module path.
 with suppress(ValueError):  # it is registered already
     KVConnectorFactory.register_connector(BatchAgentPins.__name__, __name__, BatchAgentPins.__name__)
 

@@ -1,4 +1,4 @@
-"""Renderer of job files. Values are quoted for the file's language, so that no value changes its structure."""
+"""Renderer of job files. Values are quoted in the syntax of the file, so no value can change its structure."""
 
 import re
 import shlex
@@ -33,14 +33,14 @@ _WITHOUT: Mapping[Platform, Mapping[str, str]] = {
         "grace": "a spot machine is taken without a signal to its processes",
     },
 }
-"""Options that a platform has no use for, and why."""
+"""Options that a platform does not support, with the reason."""
 
 _DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _IMAGE = re.compile(r"[A-Za-z0-9][\w./:@-]*", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 _MOST = 100_000
 _MOST_OF_A_NAME = 40
-"""Kubernetes appends suffixes to the name of a job, and 63 characters are the limit."""
+"""Maximum length of a job name. The limit of Kubernetes is 63 characters, and it appends suffixes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +85,14 @@ class ClusterJob:
             raise SpecError(f"--image must be the name of a container image; got {self.image!r}.")
 
     def _check_texts(self) -> None:
-        """Passwords would be readable in the file, and in the process list of a worker."""
+        """Rejects passwords, which would be readable in the file and in a worker's process list."""
         for name in ("store", "backend"):
             text = getattr(self, name)
             if text is not None and public_url(text) != text:
                 where = f"set the whole URL in {STORE}" if name == "store" else "name a backend of a batch.toml"
-                raise SpecError(f"{_flag(name)} {public_url(text)} may have a password, and a file must not: {where}.")
+                raise SpecError(
+                    f"{_flag(name)} {public_url(text)} may have a password, which must not be in a file: {where}."
+                )
         for text in (self.store, self.backend, *self.trust):
             if text is not None and not text.isprintable():
                 raise SpecError(f"A value has characters that cannot be printed: {text!r}.")
@@ -106,14 +108,14 @@ class ClusterJob:
 
 
 def render_template(job: ClusterJob) -> str:
-    """The file for the scheduler, complete."""
+    """The complete file for the scheduler."""
     text = (files("batch_agent.cli") / "cluster_templates" / _FILES[job.platform]).read_text(encoding="utf-8")
     values = _values(job) | _PARTS[job.platform](job)
     return "".join(_line(line, values) for line in text.splitlines(keepends=True))
 
 
 def _line(line: str, values: Mapping[str, str]) -> str:
-    """A placeholder that is alone on its line stands for any number of lines, each with its indentation."""
+    """Fills in a line. A placeholder alone on its line stands for any number of lines, each with its indentation."""
     alone = _PLACEHOLDER.fullmatch(line.strip())
     if alone is None:
         return _PLACEHOLDER.sub(lambda found: values[found[1]], line)
@@ -122,7 +124,7 @@ def _line(line: str, values: Mapping[str, str]) -> str:
 
 
 def _values(job: ClusterJob) -> dict[str, str]:
-    """Values of all platforms: those that need no quotes."""
+    """Values that all platforms use and that need no quotes."""
     return {
         "version": __version__,
         "run": job.run,
@@ -139,7 +141,7 @@ def _values(job: ClusterJob) -> dict[str, str]:
 
 
 def _kubernetes(job: ClusterJob) -> dict[str, str]:
-    # Kubernetes replaces $(NAME) in a command, and $$(NAME) stands for itself.
+    # Kubernetes replaces $(NAME) in a command; $$(NAME) stands for itself.
     command = [word.replace("$", "$$") for word in job.worker_command()]
     return {
         "container_command": _json(command),
@@ -151,7 +153,7 @@ def _kubernetes(job: ClusterJob) -> dict[str, str]:
 def _kuberay(job: ClusterJob) -> dict[str, str]:
     command = ["batch-agent", "run", "--cluster", "ray", "--workers", str(job.workers)]
     name = ["--run", job.run]
-    # A name needs a store; without one, the checkpoint of the volume is the run.
+    # A name needs a store. Without one, the checkpoint on the volume identifies the run.
     if job.store is not None:
         return {"entrypoint": _json(f"cd /data && {shlex.join([*command, *name])}")}
     return {"entrypoint": _json(f"cd /data && {shlex.join(command)} ${{{STORE}:+{shlex.join(name)}}}")}
@@ -188,7 +190,7 @@ def _json(value: Any) -> str:
 
 
 def _dns_name(run: str) -> str:
-    """The name of the run as Kubernetes, Slurm and SkyPilot accept one."""
+    """The name of the run in a form that Kubernetes, Slurm and SkyPilot accept."""
     name = re.sub(r"[^a-z0-9]+", "-", run.lower())[:_MOST_OF_A_NAME].strip("-")
     return f"batch-agent-{name}".rstrip("-")
 

@@ -27,7 +27,7 @@ from .report import check_is_run
 from .report import report as write_report
 
 Address = tuple[Path | str, str | None]
-"""A directory, a file of results or a URL, and the name of the run at a server."""
+"""A directory, a file of results or a URL, and the name of the run on a server."""
 
 
 def compare(
@@ -120,7 +120,7 @@ def _scored(address: Address, scorers: list[Any], output: Any) -> tuple[str, Res
 
 
 def _read_file(path: Path) -> Results[Any]:
-    """Results that `batch-agent run`, an export or `Results.to_jsonl` wrote. Raises StoreError."""
+    """Reads results written by `batch-agent run`, an export or `Results.to_jsonl`. Raises StoreError."""
     try:
         rows = [loads(line) for line in path.read_bytes().splitlines() if line.strip()]
         return Results(sorted(map(_result, rows), key=lambda each: (each.index, each.model or "", each.sample or 0)))

@@ -1,5 +1,5 @@
 """batch-agent demo: a tour in one run, by default on the embedded model. Agents with a tool and a schema read customer
-notes, two of them each note, and share what the tool returns. The process is killed halfway, and the run resumed."""
+notes, two agents per note, and share the tool's results. The process is killed halfway, and the run is resumed."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ _COMPLAINTS = (
 _COUNT = 12
 _READERS = ("A", "B")
 _KILLED_AFTER = 8
-"""Results."""
+"""Number of results before the process is killed."""
 
 
 def notes() -> list[str]:
@@ -107,11 +107,11 @@ def demo(
     )
     run = out / "run"
     _write_notes(out)
-    delete_checkpoint(run)  # each demo starts from the beginning
+    delete_checkpoint(run)  # each demo starts from scratch
     status = _run_until_killed(out, backend, model, dashboard)
     if status != -signal.SIGKILL:
         return status
-    console.show_cursor()  # which a dashboard had hidden
+    console.show_cursor()  # the dashboard has hidden it
     console.print(
         f"[bold]Killed[/bold] (kill -9) after {_KILLED_AFTER} results. The same call resumes the run from its "
         "checkpoint: answers that arrived are not asked for again."
@@ -131,7 +131,8 @@ def demo(
 
 
 def _run_until_killed(out: Path, backend: str, model: str | None, dashboard: bool | None) -> int:
-    """The first part of the run, in a process of its own. Returns its exit status: that of SIGKILL unless it failed."""
+    """Runs the first part in a process of its own. Returns the exit status, which is that of SIGKILL unless the run
+    failed."""
     options = ["--out", str(out), "--backend", backend, "--kill-after", str(_KILLED_AFTER)]
     if model is not None:
         options += ["--model", model]
@@ -143,7 +144,7 @@ def _run_until_killed(out: Path, backend: str, model: str | None, dashboard: boo
 
 
 class _Kill:
-    """Event sink that kills this process after some results."""
+    """Event sink that kills this process after a number of results."""
 
     def __init__(self, after: int) -> None:
         self._left = after

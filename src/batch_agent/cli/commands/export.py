@@ -97,7 +97,7 @@ def _export_rows(
     max_retries: int | None,
     chat_statuses: Sequence[AgentStatus],
 ) -> "_Rows | None":
-    """What was written; None if standard output was closed."""
+    """Writes the rows, and returns them with their counts; None if standard output was closed."""
     with open_checkpoint(folder, schema, max_retries) as (reader, config):
         results = _Rows(CheckpointTable(folder, reader, as_sent(config) if kind == "chat" else config))
         if kind == "chat":
@@ -147,7 +147,7 @@ def _in_trl_order(names: Iterable[str]) -> list[str]:
 
 
 class _Rollouts:
-    """Iterator of the rows of rollouts, which also counts them."""
+    """Iterator over rollout rows that counts them."""
 
     def __init__(self, table: CheckpointTable, kind: RolloutFormat) -> None:
         self._table = table
@@ -183,12 +183,12 @@ def _format_of(out: Path | str | None) -> Format:
 
 
 class _Rows:
-    """Iterator of the results in a checkpoint, which also counts them by status."""
+    """Iterator over the results in a checkpoint that counts them by status."""
 
     def __init__(self, table: CheckpointTable) -> None:
         self._table = table
         self.wanted: Sequence[AgentStatus] | None = None
-        """The statuses of the rows; None: all."""
+        """Statuses of the rows to write; None: all."""
         self.statuses: Counter[AgentStatus] = Counter()
         self.skipped: Counter[AgentStatus] = Counter()
 

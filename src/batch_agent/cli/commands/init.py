@@ -57,7 +57,7 @@ def _for_backend(config: str, backend: str, model: str | None) -> str:
 
 
 def _line(line: str, settings: Mapping[str, str]) -> str:
-    """A line of batch.toml. Settings for the embedded model are commented out for other backends."""
+    """A line of batch.toml. Settings for the embedded model are commented out if another backend is used."""
     key = line.removeprefix("# ").partition(" = ")[0]
     if key in settings:
         return f"{key} = {orjson.dumps(settings[key]).decode()}"

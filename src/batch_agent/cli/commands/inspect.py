@@ -69,7 +69,7 @@ def inspect(
                 if agent is not None:
                     try:
                         stored = reader.find_input(agent)
-                    except SpecError as error:  # another backend has answered it
+                    except SpecError as error:  # another backend has answered the input
                         missing.append(error)
                         if len(missing) == len(checkpoints):
                             raise missing[0] from None

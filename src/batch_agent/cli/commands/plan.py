@@ -55,7 +55,7 @@ def plan(
 
 
 def compare(folder: Path, stats: RunStats, seconds: float) -> list[str]:
-    """Lines that compare a planned run with its forecast; none if there is no forecast."""
+    """Lines that compare a planned run with its forecast; empty if there is no forecast."""
     try:
         forecast = _FORECAST.validate_json(_file(folder).read_bytes())
     except (OSError, ValidationError):

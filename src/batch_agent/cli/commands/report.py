@@ -43,8 +43,8 @@ def report(folder: RunLocation, *, run: str | None = None, out: OptionalLocation
 
 @contextmanager
 def _log_folder(found: Path | SharedRun) -> Iterator[Path]:
-    """The directory with the log. That of a run on a server is made from its facts, unless the process that submitted
-    it has one on this machine."""
+    """The directory with the event log. For a run on a server, the log is made from its facts, unless the submitting
+    process has one on this machine."""
     if isinstance(found, Path):
         yield found
     elif found.folder is not None:
@@ -57,7 +57,7 @@ def _log_folder(found: Path | SharedRun) -> Iterator[Path]:
 
 
 def check_is_run(folder: Path) -> None:
-    """Raises StoreError for a directory that is not a checkpoint, or cannot be read."""
+    """Raises StoreError for a directory that is not a checkpoint or cannot be read."""
     try:
         _check(folder)
     except OSError as error:

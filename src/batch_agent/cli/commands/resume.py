@@ -23,7 +23,7 @@ from .run import run as run_command
 
 _NO_TELEMETRY = TelemetryOptions()
 _SELECTION = ("query", "limit", "sample", "where", "input_format")
-"""Options that choose inputs: those on the server are chosen already."""
+"""Options that select inputs. The inputs on the server have been selected already."""
 
 
 def resume(
@@ -93,8 +93,8 @@ def _enter(directory: Path) -> None:
 
 
 def _command_of(shared: SharedRun, *, trust: bool) -> tuple[SavedCommand, Path | str]:
-    """The command of a run on a server, and its checkpoint directory. Where the machine of the caller is not this one,
-    the results are written here, and the inputs are those on the server. Raises SpecError and StoreError."""
+    """The command of a run on a server, and its checkpoint directory. If the caller ran on another machine, the results
+    are written here, and the inputs are read from the server. Raises SpecError and StoreError."""
     data = asyncio.run(shared.saved_command())
     command = parse_command(data, f"The command of {shared.title}")
     if not trust:
@@ -113,21 +113,21 @@ def _command_of(shared: SharedRun, *, trust: bool) -> tuple[SavedCommand, Path |
 
 
 def _has_inputs(inputs: Path | str | None) -> bool:
-    """Whether this machine can read them: a file that is here, or a URL."""
+    """Whether this machine can read the inputs: a local file or a URL."""
     if isinstance(inputs, str):
         return inputs != STDIN
     return inputs is not None and (inputs.exists() or any(Path(inputs.anchor).glob(str(inputs)[len(inputs.anchor) :])))
 
 
 def _save_inputs(shared: SharedRun, *, is_reduced: bool) -> Path:
-    """Writes the inputs of the run, as the server has them, to a file here. Raises SpecError if they are not complete,
-    and StoreError."""
+    """Writes the inputs of the run from the server to a local file. Raises SpecError if they are incomplete, and
+    StoreError."""
     rows = asyncio.run(_recorded_inputs(shared.stage(MAP) if is_reduced else shared))
     values = [rows.get(index) for index in range(len(rows))]
     if not values or None in values:
         raise SpecError(
-            f"The inputs of {shared.title} are not on this machine, and the server has not all of them: it keeps lists "
-            "of up to 64 MiB. Run the whole original command where its inputs are: it goes on where the run is."
+            f"The inputs of {shared.title} are not on this machine, and the server does not have all of them: it "
+            "keeps lists of up to 64 MiB. Run the whole original command where its inputs are: it continues the run."
         )
     path = Path(f"{shared.name}.inputs.jsonl").absolute()
     with atomic_write(path, is_private=True) as file:
@@ -137,7 +137,7 @@ def _save_inputs(shared: SharedRun, *, is_reduced: bool) -> Path:
 
 
 async def _recorded_inputs(shared: SharedRun) -> dict[int, bytes | None]:
-    """Inputs on the server by index, as JSON; None for one that JSON cannot hold."""
+    """Inputs on the server by index, as JSON; None for an input that JSON cannot represent."""
     rows: dict[int, bytes | None] = {}
     async with shared.connect() as coordinator:
         assert isinstance(coordinator, RedisCoordinator)

@@ -1,4 +1,4 @@
-"""batch-agent run; with --reduce it is a flow of two stages that also writes the combined answer."""
+"""batch-agent run. With --reduce, the run is a flow of two stages that also writes the combined answer."""
 
 import asyncio
 import shlex
@@ -59,10 +59,10 @@ def run_reduced(
     published: "_PublishedRun | None",
     opened: OpenRun,
 ) -> int:
-    """Runs both stages, and returns the exit status. Raises SpecError, BackendError and StoreError.
+    """Runs both stages and returns the exit status. Raises SpecError, BackendError and StoreError.
 
-    `options`: of the map stage. `events`: all event sinks, including `progress`. `published`: for workers.
-    """
+    `options`: options of the map stage. `events`: all event sinks, including `progress`. `published`: the run for
+    workers to join."""
     started, folder = time.monotonic(), opened.folder
     if published is not None:
         print_lines(published.run.join_hint(published.manifest.flags()))
@@ -86,7 +86,7 @@ def run_reduced(
 
 
 class _ResultCallback:
-    """Callback that writes each result. The first error is kept for the end: the flow continues without the file."""
+    """Callback that writes each result. The flow continues after a write error; the first one is kept for the end."""
 
     def __init__(self, file: ResultWriter) -> None:
         self._file = file
@@ -231,7 +231,7 @@ class _PublishedRun:
     run: SharedRun
     manifest: WorkerManifest
     command: bytes
-    """The whole command, for `batch-agent resume`."""
+    """The complete command, for `batch-agent resume`."""
 
 
 def _remote_run(task: Any, cluster: ClusterOptions, stages: Sequence[str]) -> SharedRun | None:
@@ -291,8 +291,8 @@ async def _stream(
     failed: list[int],
     opened: OpenRun,
 ) -> list[str]:
-    """Runs the agents, then judges. Returns lines about what came after the last answer. `failed`: receives the indices
-    of failed results, without those that a fallback has answered and those that the user has cancelled."""
+    """Runs the agents, then the judges. Returns lines to print after the last answer. `failed`: receives the indices of
+    failed results, except for those that a fallback has answered or the user has cancelled."""
     began = time.monotonic()
     answered = {**kwargs, "score": [each for each in kwargs["score"] if not is_judge(each)]}
     stream = BatchAgent.stream(events=events, **answered)
@@ -303,7 +303,7 @@ async def _stream(
                     results.write(result)
                     if _has_failed(result):
                         failed.append(result.index)
-        except asyncio.CancelledError:  # by Ctrl-C: results that are already there are written too
+        except asyncio.CancelledError:  # by Ctrl-C: results that have already arrived are written too
             for result in stream.unread():
                 results.write(result)
             raise
@@ -312,7 +312,7 @@ async def _stream(
 
 
 def _has_failed(result: AgentResult) -> bool:
-    """Whether an agent failed. One that the user has cancelled did not."""
+    """Whether an agent failed. An agent that the user has cancelled did not."""
     return result.error is not None and result.error.kind is not ErrorKind.CANCELLED
 
 

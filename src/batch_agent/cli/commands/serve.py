@@ -57,7 +57,8 @@ def serve(
 
 
 async def _serve_shared(folder: Path, shared: SharedRun, host: str, port: int, *, opens: bool) -> None:
-    """Makes the event log of the run, which is in the directory of the process that submitted it, in another one."""
+    """Serves a run on a server. Its event log is made in a new directory, because the directory of the submitting
+    process has its own."""
     with aio.ungrouped():
         async with asyncio.TaskGroup() as group:
             group.create_task(shared.record(folder, follows=True))
@@ -116,7 +117,7 @@ def _trace(checkpoint: Path, run: Path, key: str) -> str:
 
 
 def _checkpoint_of(folder: Path, stage: str) -> Path:
-    """The checkpoint of a stage of a flow, of one of several models, or of a fallback; that of the run if it has no
+    """The checkpoint of a stage of a flow, of one of several models, or of a fallback; the run's own if it has no
     stages, and for the first backend of a run with a fallback. Raises StoreError."""
     if (own := model_folder(folder, stage)).is_dir():
         return own

@@ -64,7 +64,7 @@ def serve_batch_api(
 
 
 async def _serve(config: BatchServerConfig, spec: BatchSpec, tools: list[Tool]) -> None:
-    """A signal stops the server in order: requests in flight get their grace period."""
+    """Serves until a signal, which stops the server in order: requests in flight get their grace period."""
     stop = asyncio.Event()
 
     def announce(port: int) -> None:

@@ -35,7 +35,7 @@ from ..worker_manifest import WorkerManifest
 
 _NO_TELEMETRY = TelemetryOptions()
 _POLL_SECONDS = 1.0
-"""Interval at which the server is queried while there are no notifications."""
+"""Interval at which the server is queried in case no notification arrives."""
 
 
 def worker(
@@ -112,7 +112,7 @@ class WorkerJob:
     """The work of one worker in a run."""
 
     def __init__(self, run: SharedRun, overrides: dict[str, object], trust: list[str]) -> None:
-        """`overrides`: options of this worker that override those of the run."""
+        """`overrides`: options of this worker that replace those of the run."""
         self._run = run
         self._overrides = overrides
         self._trust = trust
@@ -165,10 +165,10 @@ class WorkerJob:
 
 
 async def wait_for_command(run: SharedRun, patience: float, notify: Callable[[str], None]) -> bytes | None:
-    """The command of the run, as soon as there is work; None if a finished run gets no new work in `patience` seconds.
+    """Waits for work and returns the command of the run; None if a finished run gets no new work within `patience`
+    seconds.
 
-    Raises SpecError for a run that does not exist by then, or that was not started by `batch-agent run`.
-    """
+    Raises SpecError if the run does not exist by then or was not started by `batch-agent run`."""
     now = asyncio.get_running_loop().time
     until = now() + patience
     async with run.connect() as coordinator:

@@ -44,11 +44,11 @@ class ClusterOptions:
     workers: Annotated[int | None, _option("Worker processes on the cluster. By default, one for each node.")] = None
 
     def to_dict(self) -> dict[str, Any]:
-        """All options by name, as `BatchAgent.run` takes them and as a checkpoint stores them."""
+        """All options by name, as `BatchAgent.run` takes them and checkpoints store them."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def cluster_options_from_saved(options: Mapping[str, Any]) -> tuple[ClusterOptions, dict[str, Any]]:
-    """The options of this group in a saved command, and its other options."""
+    """Splits a saved command into the options of this group and its other options."""
     ours = {name: value for name, value in options.items() if name in ClusterOptions.__slots__}
     return ClusterOptions(**ours), {name: value for name, value in options.items() if name not in ours}

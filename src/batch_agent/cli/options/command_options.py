@@ -1,4 +1,4 @@
-"""Command-line options that `run`, `lint`, `plan` and `preview` have in common."""
+"""Command-line options shared by `run`, `lint`, `plan` and `preview`."""
 
 import os
 import stat
@@ -49,11 +49,11 @@ PASSED_THROUGH = (
 )
 """Options that `BatchAgent.run` takes under the same names."""
 PARSED = ("images", "stop", "extra", "prices")
-"""Options that `BatchAgent.run` takes too, as lists or dicts."""
+"""Options that `BatchAgent.run` also takes, but as lists or dicts."""
 
 
 NOT_STORED = "(not stored)"
-"""Replaces the values of an option that contained a secret, in a saved command."""
+"""Placeholder, in a saved command, for the value of an option that contained a secret."""
 
 
 def _option(text: str, group: Group = TASK, **more: Any) -> Parameter:
@@ -275,7 +275,8 @@ class CommandOptions:
 
     @property
     def home(self) -> Path:
-        """The project directory: modules are imported from it, and file tools read it unless inputs are a directory."""
+        """The project directory. Modules are imported from it, and file tools read it unless the inputs are a
+        directory."""
         return Path.cwd() if self.config is None else self.config.absolute().parent
 
     @property
@@ -324,7 +325,7 @@ class CommandOptions:
         return {name: named_backend(backend, known) for name, backend in models.items()}
 
     def check_output_path(self, path: Path | str, option: str) -> None:
-        """Raises SpecError for an output path that is the inputs file, or is inside the inputs directory."""
+        """Raises SpecError if the output path is the inputs file or is inside the inputs directory."""
         if not self._is_database:
             check_output_path(self.inputs if self._is_stream else Path(self.inputs), path, option)
 
@@ -339,7 +340,7 @@ class CommandOptions:
 
     @property
     def _is_stream(self) -> bool:
-        """Whether the inputs are standard input, a download or in an object store."""
+        """Whether the inputs are standard input, a download, or in an object store."""
         return self.inputs == STDIN or is_url(self.inputs) or is_object_url(self.inputs)
 
     @property
@@ -387,7 +388,7 @@ def _print_notice(text: str) -> None:
 
 
 def from_saved(options: Mapping[str, Any]) -> tuple[CommandOptions, dict[str, Any]]:
-    """The options of this group in a saved command, and its other options. Raises SpecError."""
+    """Splits a saved command into the options of this group and its other options. Raises SpecError."""
     ours = {name: value for name, value in options.items() if name in CommandOptions.__slots__}
     if "inputs" not in ours:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Options whose values are tables: `--extra` and `--prices`, as NAME=VALUE or as a JSON object."""
+"""Options whose values are tables: `--extra` and `--prices`, given as NAME=VALUE or as a JSON object."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ def parse_extra(values: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_prices(values: Sequence[str]) -> dict[str, Any]:
-    """Prices by model from `MODEL=INPUT,CACHED,OUTPUT`, with `,WRITTEN,WRITTEN_HOUR` if wanted, or from a JSON object.
+    """Prices by model from `MODEL=INPUT,CACHED,OUTPUT`, optionally with `,WRITTEN,WRITTEN_HOUR`, or from a JSON object.
     Raises SpecError."""
     found: dict[str, Any] = {}
     for text in values:
@@ -28,7 +28,7 @@ def parse_prices(values: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_backends(values: Sequence[str]) -> dict[str, BackendSettings]:
-    """Backends by name, from JSON objects: the tables [backends.NAME] of a file. Raises SpecError."""
+    """Backends by name from JSON objects, which are the tables [backends.NAME] of a file. Raises SpecError."""
     found: dict[str, BackendSettings] = {}
     for text in values:
         tables = _object(text, "--backends")
@@ -42,14 +42,14 @@ def parse_backends(values: Sequence[str]) -> dict[str, BackendSettings]:
 
 
 def named_backend(name: str, known: Mapping[str, BackendSettings]) -> NamedBackend:
-    """The backend of a name; a URL names itself. Raises SpecError for an unknown name."""
+    """The backend with this name. A URL is its own name. Raises SpecError for an unknown name."""
     if name in known or is_backend_url(name) or not known:
         return known.get(name, name)
     raise SpecError(f"backend {name!r} is neither a URL nor one of {', '.join(known)}.{suggestion(name, known)}")
 
 
 def parse_models(values: Sequence[str]) -> list[str] | dict[str, str]:
-    """Models from their names, or from `NAME=BACKEND` for each. Raises SpecError."""
+    """Models from names, or from `NAME=BACKEND` pairs. Raises SpecError."""
     pairs = [text.partition("=") for text in values]
     if not any(mark for _, mark, _ in pairs):
         return list(values)

@@ -1,4 +1,4 @@
-"""Command-line options that `run-batch` and `serve-batches` have in common."""
+"""Command-line options shared by `run-batch` and `serve-batches`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ def _option(text: str, **more: Any) -> Parameter:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineOptions:
-    """How the lines of batches are answered."""
+    """Options for answering the lines of batches."""
 
     backend: Annotated[
         str,

@@ -52,8 +52,8 @@ class TelemetryOptions:
 
 
 def telemetry_sinks(metrics_port: int | None, traces: bool, *, content: bool = False) -> list[SlowSink]:
-    """Sinks for `BatchAgent.stream(events=...)`. `content`: traces with contents. Raises SpecError for a missing
-    package or a port in use."""
+    """Sinks for `BatchAgent.stream(events=...)`. `content`: whether traces include contents. Raises SpecError for a
+    missing package or a port in use."""
     sinks: list[SlowSink] = []
     if metrics_port is not None:
         sinks.append(Metrics(metrics_port))

@@ -23,7 +23,7 @@ def _option(text: str) -> Parameter:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReduceArguments:
-    """Options of the reduce stage, as given on the command line. Without `reduce` there is none."""
+    """Options of the reduce stage, as given on the command line. Without `reduce`, there is no such stage."""
 
     reduce: Annotated[
         str | None,
@@ -41,9 +41,8 @@ class ReduceArguments:
     def settings(self, out: Path | str) -> "ReduceSettings | None":
         """Validated settings for a run that writes its results to `out`; None without a reduce.
 
-        Raises SpecError for a schema that cannot be read, a summary that cannot be written, and an option that has no
-        effect.
-        """
+        Raises SpecError for a schema that cannot be read, a summary that cannot be written, or an option without
+        effect."""
         if self.reduce is None:
             self._check_unset()
             return None
@@ -74,9 +73,9 @@ class ReduceSettings:
     """Validated settings of a reduce stage."""
 
     options: Mapping[str, Any]
-    """Options of `Flow.reduce`. If they changed since the checkpoint, only the reduce runs again."""
+    """Options of `Flow.reduce`. If they have changed since the checkpoint, only the reduce runs again."""
     summary: Path
-    """File that the answer is written to."""
+    """File to which the answer is written."""
     is_text: bool
 
 
@@ -87,7 +86,8 @@ def stage_options(task: str, schema: Any, model: str | None) -> dict[str, Any]:
 
 
 def reduced_flow(options: Mapping[str, Any], reduce: Mapping[str, Any], on_result: OnResult | None = None) -> Flow:
-    """The flow of a run with a reduce. `options`: of `BatchAgent.run`; `reduce`: of the reduce stage."""
+    """The flow of a run with a reduce. `options`: options of `BatchAgent.run`. `reduce`: options of the reduce
+    stage."""
     shared = dict(options)
     map_options = {name: shared.pop(name) for name in ("task", "tools", "output_schema")}
     flow = Flow(shared.pop("inputs"), **shared).map(MAP, **map_options, on_result=on_result)
@@ -95,13 +95,13 @@ def reduced_flow(options: Mapping[str, Any], reduce: Mapping[str, Any], on_resul
 
 
 def reduce_options_from_saved(options: Mapping[str, Any]) -> tuple[ReduceArguments, dict[str, Any]]:
-    """The options of this group in a saved command, and its other options."""
+    """Splits a saved command into the options of this group and its other options."""
     ours = {name: value for name, value in options.items() if name in ReduceArguments.__slots__}
     return ReduceArguments(**ours), {name: value for name, value in options.items() if name not in ours}
 
 
 def _check_writable(path: Path) -> None:
-    """Raises SpecError, before any request is sent."""
+    """Raises SpecError before any request is sent."""
     problem = "it is a directory" if path.is_dir() else ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

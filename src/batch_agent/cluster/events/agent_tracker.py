@@ -1,5 +1,4 @@
-"""Tracker of the worker that has each agent, which merges the workers' events into one consistent sequence per
-agent."""
+"""Merges the events of all workers into one consistent sequence per agent, and tracks which worker runs which agent."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from ...core.events import (
 )
 
 _RESULT_WAIT = 2.0
-"""Seconds that a result waits for the remaining events of its worker."""
+"""Seconds that a result waits for the remaining events from its worker."""
 _FOREIGN_AFTER = 5.0
-"""Seconds after its end when an agent whose result has not arrived counts as another submitter's."""
+"""Seconds after the end of an agent without a result, when it is assumed to belong to another submitter."""
 _MAX_DONE = 100_000
-"""Agents that are remembered as done: later events about them are outdated."""
+"""Maximum number of finished agents that are remembered, so that late events about them can be ignored."""
 
 Emit = Callable[[str, float, Event], None]
 """Worker, time and event."""
@@ -37,20 +36,20 @@ class _Agent:
 
 
 class AgentTracker:
-    """An agent starts at one worker after the other, and is done once. Starts count only from the worker that has the
-    agent; usage counts from any. Times are those of `time.monotonic`, and do not go back for an agent."""
+    """An agent starts on one worker after another, and finishes once. Only starts on the worker that has the agent
+    count; usage counts from every worker. Times are those of `time.monotonic` and never decrease for an agent."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._agents: dict[str, _Agent] = {}
         self._held: dict[str, tuple[float, AgentFinished]] = {}
         self._ended: dict[str, float] = {}
-        """Agents that have ended and whose results have not arrived."""
+        """Agents that have ended but whose results have not arrived."""
         self._done: dict[str, None] = {}
 
     @property
     def is_waiting(self) -> bool:
-        """Whether results wait for events of their workers."""
+        """Whether any result waits for events from its worker."""
         return bool(self._held)
 
     def on_event(self, worker: str, at: float, event: Event) -> None:
@@ -69,19 +68,20 @@ class AgentTracker:
                 self._emit(worker, at, event)
 
     def on_listed(self, worker: str, at: float, event: AgentStarted) -> None:
-        """The agent was running before this process listened, unless another worker has started it since."""
+        """Handles an agent that was running before this process listened. Ignored if another worker has started it
+        since."""
         if event.key not in self._agents and event.key not in self._ended:
             self._start(worker, at, event)
 
     def on_ended(self, worker: str, key: str, now: float) -> None:
-        """The agent ended at the worker, and all its events have arrived."""
+        """Handles the end of an agent at a worker, after all events about it have arrived."""
         if key in self._held:
             self._emit_result(self._held.pop(key)[1], now)
         elif key not in self._done and (key not in self._agents or self._is_at(worker, key)):
             self._ended[key] = now
 
     def on_result(self, event: AgentFinished, now: float) -> None:
-        """The result has arrived. Events of other processes about it may follow."""
+        """Handles the arrival of a result. Events from other processes may follow."""
         key = event.result.key
         was_worked_on = not event.resumed and (event.result.ok or event.result.turns > 0)
         if was_worked_on and key not in self._ended and key not in self._done:
@@ -90,7 +90,7 @@ class AgentTracker:
             self._emit_result(event, now)
 
     def on_worker_left(self, worker: str, now: float) -> None:
-        """The worker sends no more events."""
+        """Handles the departure of a worker, which sends no more events."""
         for key in [key for key, agent in self._agents.items() if agent.worker == worker]:
             if key in self._held:
                 self._emit_result(self._held.pop(key)[1], now)
@@ -102,7 +102,8 @@ class AgentTracker:
         self._expire(now, now - _RESULT_WAIT, now - _FOREIGN_AFTER)
 
     def close(self, own: str, now: float) -> None:
-        """All results have arrived. Agents that still run elsewhere belong to other submitters."""
+        """Ends the tracking after all results have arrived. Agents that still run elsewhere belong to other
+        submitters."""
         self._expire(now, now, now)
         for key in [key for key, agent in self._agents.items() if agent.worker != own]:
             self._reassign(key, now)
@@ -117,7 +118,7 @@ class AgentTracker:
     def _start(self, worker: str, at: float, event: AgentStarted) -> None:
         known = self._agents.get(event.key)
         if event.key in self._done or (known is not None and (known.worker == worker or known.began > at)):
-            return  # an isolated worker reports late what it had started
+            return  # an isolated worker is late in reporting agents that it had started
         self._ended.pop(event.key, None)
         at = self._monotonic(event.key, at)
         self._reassign(event.key, at)

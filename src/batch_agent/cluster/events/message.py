@@ -1,4 +1,4 @@
-"""Message with events that a worker publishes to the other processes: a header line, then one line per event."""
+"""Messages by which a worker publishes its events to the other processes: a header line, then one line per event."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from ...core.fast_dataclass import dataclass
 from ...observe.event_codec import PARSE_ERRORS, event_line, read_line, rounded
 
 TimedEvent = tuple[float, Event]
-"""Seconds since the epoch by the worker's clock, and the event."""
+"""An event with its time, in seconds since the epoch by the worker's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +19,16 @@ class EventBatch:
 
     worker: str
     sent: float
-    """By the worker's clock, as are the times of its events."""
+    """Time of the message by the worker's clock, which also gives the times of its events."""
     ended: tuple[str, ...] = ()
     """Agents that ended at the worker and whose events have all been sent."""
     has: tuple[AgentStarted, ...] = ()
     """All running agents of the worker, for processes that did not listen when the agents started."""
     is_listening: bool = False
-    """Whether the worker requests the events and running agents of the others."""
+    """Whether the worker asks the others for their events and running agents."""
     is_leaving: bool = False
     is_announcement: bool = False
-    """Whether the worker knows of no process that listens."""
+    """Whether the worker knows of no listener."""
     lines: bytes = b""
 
     def encode(self) -> bytes:
@@ -38,7 +38,7 @@ class EventBatch:
 
     @property
     def events(self) -> Iterator[TimedEvent]:
-        """Events that this version knows."""
+        """The events, without kinds that this version does not know."""
         for line in self.lines.splitlines():
             try:
                 yield read_line(line)
@@ -51,7 +51,7 @@ def encode_events(events: Sequence[TimedEvent]) -> bytes:
 
 
 def read(data: bytes) -> EventBatch | None:
-    """None for other messages, and for ones that this version does not know."""
+    """Returns None for other messages and for formats that this version does not know."""
     header, _, lines = data.partition(b"\n")
     try:
         return _batch(lines, *orjson.loads(header))

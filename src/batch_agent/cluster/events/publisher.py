@@ -32,26 +32,26 @@ _log = logging.getLogger("batch_agent")
 _BATCH_SECONDS = 0.25
 """Seconds for which events are collected."""
 _MAX_BUFFERED = 10_000
-"""Buffered events; the oldest are dropped first."""
+"""Maximum number of buffered events. The oldest ones are dropped first."""
 _ANNOUNCED_EVERY = 3.0
-"""Seconds after which a process to which nobody listens announces itself again. A process that listens answers when it
-hears of another one for the first time, and gets the events since the last announcement but one."""
+"""Seconds after which a process without listeners announces itself again. A listening process answers the first
+announcement that it sees of each process, and then gets the events since the last announcement but one."""
 _MAX_BATCH = 2_000
 _CLOSE_TIMEOUT = 2.0
-"""Seconds for the remaining events at the end of a run."""
+"""Seconds to send the remaining events at the end of a run."""
 _PUBLISHED = frozenset(
     {
         AgentReassigned, AgentStarted, CallsEnded, CallsStarted, LimitChanged, Notice, Paused, RequestRetried, Resumed,
         LoadSampled, ToolsUsed, TurnEnded, TurnStarted,
     }
 )  # fmt: skip
-"""Not run starts, scheduling and budget reports, which the submitter has for the whole run; nor results, which come
-with the facts."""
+"""Excludes run starts, scheduling reports and budget reports, which the submitter has for the whole run, and results,
+which arrive with the facts."""
 
 
 class EventPublisher:
-    """Event sink. While no process listens, it only keeps the events of the last seconds. If the coordinator cannot be
-    reached, events are lost, but the run continues."""
+    """Event sink that publishes to the coordinator. Without a listener, it only keeps the events of the last seconds.
+    If the coordinator is unreachable, events are lost, but the run continues."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class EventPublisher:
         expects_listeners: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`expects_listeners`: whether a process probably listens already, so that this one announces itself at
-        once."""
+        """`expects_listeners`: whether another process is probably listening already. If so, the publisher announces
+        itself at once."""
         self._updates = updates
         self._worker = worker
         self._clock = clock
@@ -70,11 +70,11 @@ class EventPublisher:
         self._announces = expects_listeners
         self._announced_at = -math.inf
         self._is_new = expects_listeners
-        """Whether its first announcement may still be answered."""
+        """Whether the first announcement may still be answered."""
         self._requests_events = self._sends_agents = False
         self._events: deque[TimedEvent] = deque()
         self._ended: deque[tuple[float, str]] = deque()
-        """With the time of the end."""
+        """Ended agents, each with the time of its end."""
         self._running: dict[str, AgentStarted] = {}
         self._dropped = 0
         self._has_warned = False
@@ -82,8 +82,8 @@ class EventPublisher:
         self._wake_up = asyncio.Event()
         self._closing = asyncio.Event()
         self.account: Callable[[], ToolsUsed] | None = None
-        """What the tools of this process did so far. Sent with other events: at its end, the submitter does not wait
-        for workers."""
+        """Returns what the tools of this process have done so far. It is sent along with other events, because the
+        submitter does not wait for workers at the end."""
 
     def emit(self, event: Event) -> None:
         if type(event) is AgentStarted:
@@ -103,18 +103,18 @@ class EventPublisher:
             self._wake_up.set()
 
     def request_events(self) -> None:
-        """Requests events of the other processes."""
+        """Asks the other processes for their events."""
         self._requests_events = True
         self._wake_up.set()
 
     def on_listener(self) -> None:
-        """Another process listens from now on, and first gets the running agents."""
+        """Handles a new listener. It receives the running agents first."""
         self._has_listeners = self._sends_agents = True
         self._wake_up.set()
 
     @asynccontextmanager
     async def run_in_background(self) -> AsyncIterator[None]:
-        """Publishes while the block runs, and the rest at its end."""
+        """Publishes while the block runs, and sends the remaining events at its end."""
         task = asyncio.get_running_loop().create_task(self._send())
         try:
             yield
@@ -160,7 +160,7 @@ class EventPublisher:
             self._ended.popleft()
 
     async def _send_all(self) -> None:
-        """At the end also announces that this process leaves."""
+        """Sends all events. At the end of the run, it also announces that this process leaves."""
         while self._has_content or (self._closing.is_set() and self._sends_events):
             events = self._next_events() if self._sends_events else []
             dropped, message = self._dropped, self._message(events)
@@ -176,7 +176,7 @@ class EventPublisher:
 
     @property
     def _sends_events(self) -> bool:
-        """Whether to send events. True also at the end of a process that ended before its announcement was answered."""
+        """Whether to send events. Also true at the end of a process that was too short-lived to receive an answer."""
         return self._has_listeners or (self._is_new and self._closing.is_set())
 
     @property
@@ -189,7 +189,8 @@ class EventPublisher:
         return [self._events.popleft() for _ in range(min(_MAX_BATCH, len(self._events)))]
 
     def _message(self, events: list[TimedEvent]) -> EventBatch:
-        """The next message, with what is known only now. An agent counts as ended once all its events are sent."""
+        """Builds a message, completed with state that is known only when it is sent. An agent counts as ended once all
+        its events have been sent."""
         now, is_all = self._clock(), self._sends_events and not self._events
         ended = tuple(key for _, key in self._ended) if is_all else ()
         has = tuple(self._running.values()) if self._sends_agents else ()

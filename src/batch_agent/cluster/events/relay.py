@@ -27,14 +27,14 @@ from .message import EventBatch, read
 from .publisher import EventPublisher
 
 _GONE_AFTER = 15.0
-"""Seconds of silence after which a worker counts as gone: it reports its load about once a second."""
+"""Seconds of silence after which a worker is considered gone. A live worker reports its load about once a second."""
 _CLOSE_TIMEOUT = 2.0
 """Seconds that the end of a run waits for the last events about its results."""
 
 
 @dataclass(slots=True)
 class _RemoteWorker:
-    """Another worker whose messages have arrived."""
+    """Another worker of which messages have arrived."""
 
     last_message: float
     backends: set[str] = field(default_factory=set)
@@ -42,9 +42,9 @@ class _RemoteWorker:
 
 
 class EventRelay:
-    """Event sink for all events of this process. A submitter shows other processes' events from its `RunStarted` on,
-    and holds results back for a moment until the events of their workers have arrived: views see each agent start,
-    work and finish, wherever it ran. Failures here do not end a run."""
+    """Event sink for all events of this process. From its `RunStarted` on, a submitter also emits the events of other
+    processes, and holds each result back briefly until the events from its worker have arrived. Views thus see each
+    agent start, work and finish, wherever it runs. Failures here do not end a run."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class EventRelay:
         is_submitter: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`events`: the sinks of this process. `is_submitter`: whether results come to this process."""
+        """`events`: the sinks of this process. `is_submitter`: whether this process receives results."""
         self.publisher = EventPublisher(updates, worker, expects_listeners=not is_submitter)
         self.local: EventSink = _LocalSink(self)
-        """For the engine of a submitter, whose results are reported by the submitter itself."""
+        """Sink for the engine of a submitter. The submitter reports results itself."""
         self._worker = worker
         self._events = events
         self._times = events if isinstance(events, TimedSink) else None
@@ -68,9 +68,9 @@ class EventRelay:
         self._has_agents = False
         self._others: dict[str, _RemoteWorker] = {}
         self._clock_offsets: dict[str, float] = {}
-        """Offset from each worker's clock to this one, from its fastest message."""
+        """Offset from each worker's clock to ours, measured by its fastest message."""
         self._used: dict[str, ToolsUsed] = {}
-        """Statistics of each worker's tools so far."""
+        """Everything that the tools of each worker have done so far."""
         self._tracker = AgentTracker(self._show)
         self._received = asyncio.Event()
 
@@ -86,13 +86,13 @@ class EventRelay:
             self._emit_local(event)
 
     def on_agent_ended(self, key: str) -> None:
-        """An agent ended in this process; its result may belong to another submitter."""
+        """Handles the end of an agent in this process. The result may belong to another submitter."""
         self.publisher.on_ended(key)
         if self._events is not None:
             self._tracker.on_ended(self._worker, key, self._clock())
 
     def on_messages(self, messages: Iterable[bytes]) -> None:
-        """Handles published messages; also called without any."""
+        """Handles published messages. Also called with none, to let time pass."""
         for data in messages:
             message = read(data)
             if message is not None and message.worker != self._worker:
@@ -105,7 +105,7 @@ class EventRelay:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Publishes while the block runs. At its regular end, waits for the last events about the results."""
+        """Publishes while the block runs. If the block ends normally, waits for the last events about its results."""
         async with self.publisher.run_in_background():
             try:
                 yield
@@ -169,7 +169,7 @@ class EventRelay:
         self._tracker.on_event(name, at, event)
 
     def _remove_worker(self, name: str) -> None:
-        """Its agents do not run there any more, and its share of the backends is free."""
+        """Removes a worker: its agents no longer run there, and its share of the backends is free."""
         other, now = self._others.pop(name), self._clock()
         self._tracker.on_worker_left(name, now)
         for backend in other.backends:
@@ -191,7 +191,8 @@ class EventRelay:
             self._show(name, now, used)
 
     def _show(self, worker: str, at: float, event: Event) -> None:
-        """Local events happen now; but the loss of an agent may be learned from another worker."""
+        """Emits an event of a worker. Local events get the current time, except that the loss of an agent may be
+        learned from another worker."""
         if self._events is None:
             return
         is_local = worker in ("", self._worker)

@@ -17,18 +17,18 @@ class _Call:
 
 
 class MemoryCallTable:
-    """Claims and outcomes of tool calls, and the counts of tool limits, in memory."""
+    """Claims, outcomes and permits of tool calls, with the counts behind the limits of tools."""
 
     def __init__(self, is_alive: Callable[[str], bool], updates: MemoryUpdateStream) -> None:
-        """`is_alive`: whether a worker is."""
+        """`is_alive`: tells whether a worker is alive."""
         self._is_alive = is_alive
         self._updates = updates
         self._calls: dict[str, _Call] = {}
         self._rate_slots: dict[str, float] = {}
         self._permits: dict[str, Counter[str]] = {}
-        """Permits that each worker holds, by name."""
+        """For each name, the number of permits that each worker holds."""
         self._wanted: set[str] = set()
-        """Permits that a worker waits for."""
+        """Names of permits for which a worker waits."""
 
     def clear(self) -> None:
         """Deletes the calls."""

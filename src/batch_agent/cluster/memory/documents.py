@@ -1,4 +1,4 @@
-"""Documents in memory; the plan and the run's identity are in the store of the facts."""
+"""Documents in memory. The plan and the run's identity are in the store of the facts."""
 
 import orjson
 
@@ -15,7 +15,7 @@ class MemoryDocuments:
         self._documents: dict[str, bytes] = {}
 
     def clear(self) -> None:
-        """Deletes what is not in the store."""
+        """Deletes the documents that are not in the store."""
         self._documents.clear()
 
     async def read(self, name: str) -> Document:

@@ -1,4 +1,4 @@
-"""Facts of a coordinator in memory: they are in a store."""
+"""Facts of a coordinator in memory, which are kept in a store."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class _LastBatch:
 
 
 class MemoryFactTable:
-    """Facts of all agents, in a store. What a write ends is ended in the work queue."""
+    """Facts of all agents, kept in a store. A write that ends an agent also ends it in the work queue."""
 
     def __init__(self, store: Store, work: MemoryWorkQueue, updates: MemoryUpdateStream) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Coordinator in memory, with the facts in a store: for workers of one process, or inside an actor for those of a
+"""Coordinator in memory, with the facts in a store: for workers in one process, or inside an actor for the workers of a
 cluster."""
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from .work_queue import MemoryWorkQueue
 
 
 class MemoryCoordinator:
-    """Only the facts, the plan and the record of inputs are durable: a process that opens the same store again submits
-    the same work, and finds what is done."""
+    """Only the facts, the plan and the record of inputs are durable. A process that opens the same store again submits
+    the same work and finds the finished agents."""
 
     is_durable = False
 
@@ -35,7 +35,7 @@ class MemoryCoordinator:
         await self._store.aclose()
 
     async def delete_run(self) -> None:
-        """Facts are kept: they belong to the store."""
+        """Deletes the run, except for the facts, which belong to the store."""
         self.work.clear()
         self.documents.clear()
         self.calls.clear()

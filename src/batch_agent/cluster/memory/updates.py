@@ -1,4 +1,4 @@
-"""Updates in memory."""
+"""Update stream in memory."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ class _Update:
 
 
 class MemoryUpdateStream:
-    """The last updates, by number."""
+    """The most recent updates, by number."""
 
     def __init__(self) -> None:
         self._updates: deque[_Update] = deque(maxlen=_MAX_UPDATES)
@@ -55,12 +55,12 @@ class MemoryUpdateStream:
         self._add(_Update(self._next(), completed_call=name))
 
     def wake_up(self) -> None:
-        """Wakes up everything that waits for a change, also of what is not among the updates."""
+        """Wakes up all waiters, also for changes that are not among the updates."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def wait_for_change(self, deadline: float) -> None:
-        """Returns at the next change, or at the deadline."""
+        """Waits for the next change or the deadline, whichever comes first."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline if deadline != float("inf") else None):
                 await self._changed.wait()

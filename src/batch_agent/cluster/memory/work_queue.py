@@ -21,7 +21,7 @@ class _Agent:
     job: Job
     token: int = 0
     worker: str = ""
-    """Empty while no worker has it."""
+    """Empty while no worker holds the agent."""
     until: float = 0.0
     attempts: int = 0
     has_facts: bool = False
@@ -31,16 +31,16 @@ class _Agent:
 class _Work:
     agents: dict[str, _Agent] = field(default_factory=dict)
     queue: deque[str] = field(default_factory=deque)
-    """Keys of agents that no worker has; some may have ended since."""
+    """Keys of agents that no worker holds. Some of them may have ended since."""
     held: dict[str, _Agent] = field(default_factory=dict)
-    """Agents that a worker has."""
+    """Agents held by a worker."""
     completions: dict[str, Completion] = field(default_factory=dict)
     ended_by: dict[str, int] = field(default_factory=dict)
     """Tokens of the leases under which agents ended."""
 
 
 class MemoryWorkQueue:
-    """Agents in memory. A lease comes with what the store has of its agent."""
+    """Work queue in memory. A lease comes with the stored facts of its agent."""
 
     def __init__(self, store: Store, updates: MemoryUpdateStream) -> None:
         self._store = store
@@ -48,7 +48,7 @@ class MemoryWorkQueue:
         self._work = _Work()
         self._tokens = itertools.count(1)
         self._alive: dict[str, float] = {}
-        """Workers, each with its expiry time."""
+        """Expiry time of each worker."""
 
     def clear(self) -> None:
         """Forgets all agents."""
@@ -100,18 +100,18 @@ class MemoryWorkQueue:
         return self._alive.get(worker, 0.0) > aio.now()
 
     def holds(self, key: str, token: int) -> bool:
-        """Whether a worker has the agent with this token."""
+        """Whether a worker holds the agent with this token."""
         agent = self._work.held.get(key)
         return agent is not None and agent.token == token
 
     def add_facts(self, key: str) -> None:
-        """The store has facts of this agent; or of a chunk, which are not asked for here."""
+        """Notes that the store has facts of this agent. Chunks are ignored: the queue never looks them up."""
         if (agent := self._work.held.get(key)) is not None:
             agent.has_facts = True
 
     def end(self, completion: Completion, token: int) -> None:
-        """Ends an agent that a worker has. One that fails without a fact, because it was leased too often or the
-        deadline has passed, has no other record in the store."""
+        """Ends an agent that a worker holds. Records the end of an agent that failed without a fact, because it was
+        leased too often or the deadline has passed: the store has no other record of it."""
         key, work = completion.key, self._work
         agent = work.held.pop(key)
         del work.agents[key]

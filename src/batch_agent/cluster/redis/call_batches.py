@@ -1,4 +1,4 @@
-"""Claims and outcomes of tool calls that share messages to the Redis server."""
+"""Claims and outcomes of tool calls, batched into few messages to the Redis server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,14 +11,14 @@ from .lua.calls import CLAIM
 from .write_batches import split_batches
 
 INTERVAL = 0.04
-"""Seconds between two messages. A claim that comes later than that is sent at once."""
+"""Seconds between two messages. A claim that arrives later than that is sent at once."""
 MAX_WAITING = 16
-"""So many are sent at once."""
+"""Number of waiting changes that triggers a message at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallChange:
-    """A claim, or an outcome."""
+    """A claim or an outcome."""
 
     name: str
     worker: str
@@ -28,12 +28,12 @@ class CallChange:
 
     @property
     def header(self) -> tuple[str, int, int]:
-        """As the script takes it."""
+        """The part of the change that precedes the outcomes in the script's arguments."""
         return self.name, CLAIM if self.ttl_millis is None else self.ttl_millis, len(self.outcome)
 
 
 Send = Callable[[str, Sequence[CallChange]], Awaitable[list[bytes | int]]]
-"""Sends changes of one worker; returns the replies to the claims, in order. May be repeated."""
+"""Sends the changes of one worker, and returns the replies to its claims, in order. May be repeated."""
 
 
 @dataclass(slots=True)
@@ -46,10 +46,10 @@ class _Waiting:
 
 
 class CallBatches:
-    """Sends changes in order, one message at a time: what arrives meanwhile goes with the next.
+    """Sends changes in order, one message at a time. Changes that arrive meanwhile share the next message.
 
-    The first caller sends for all that wait. If it is cancelled, the next one sends the rest again, which has no second
-    effect."""
+    The first caller sends for all waiting callers. If it is cancelled, the next one sends the rest again, which has no
+    second effect."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -59,7 +59,7 @@ class CallBatches:
         self._next_message = 0.0
 
     async def apply(self, change: CallChange) -> bytes | int | None:
-        """Returns the reply to a claim. Raises StoreError."""
+        """Returns the reply to a claim, None for an outcome. Raises StoreError."""
         now = aio.now()
         due = max(now, self._next_message) if change.ttl_millis is None else now + INTERVAL
         one = _Waiting(change, due)
@@ -84,7 +84,7 @@ class CallBatches:
                     await self._changed.wait()
 
     async def _send_waiting(self) -> None:
-        """Sends everything that waits and belongs to one worker."""
+        """Sends the waiting changes of one worker."""
         worker = self._waiting[0].change.worker
         sent = next(
             split_batches(

@@ -12,7 +12,7 @@ from .lua.calls import ACQUIRE_PERMIT, CALLS, RELEASE_PERMIT, RESERVE_RATE
 
 
 class RedisCallTable:
-    """Tool calls of a run. Claims and outcomes share messages."""
+    """Tool calls of a run. Claims and outcomes are batched."""
 
     def __init__(self, keyspace: RedisKeyspace) -> None:
         self._keyspace = keyspace

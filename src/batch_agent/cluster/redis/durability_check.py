@@ -1,4 +1,4 @@
-"""Checks that a Redis server is new enough and configured to keep data."""
+"""Checks that a Redis server is recent enough and configured to keep data."""
 
 import logging
 import re
@@ -18,8 +18,8 @@ _checked: set[str] = set()
 
 
 async def warn_if_not_durable(connection: "RedisConnection") -> None:
-    """On this process's first connection to a server, raises StoreError if it is too old or part of a cluster, and
-    warns if it is a replica or may lose facts."""
+    """On this process's first connection to a server: raises StoreError if the server is too old or part of a cluster,
+    and warns if it is a replica or may lose facts."""
     if connection.display_url in _checked:
         return
     await _check_server(connection)

@@ -16,9 +16,10 @@ from .lua.facts import FACTS, WRITE
 from .write_batches import batches, decode_facts, split_batches
 
 _MAX_HISTORIES = 64
-"""Agents whose facts are read with one command."""
+"""Number of agents whose facts are read with one command."""
 _MAX_READS = 8
-"""Such commands at a time: a busy caller that waited for each would fall behind its workers."""
+"""Maximum number of such commands at a time. A busy caller that waited for each of them would fall behind its
+workers."""
 
 
 class RedisFactTable:
@@ -36,7 +37,7 @@ class RedisFactTable:
         return [self._decoded(key, encoded) for key, encoded in found]
 
     async def encoded(self, keys: Sequence[str]) -> list[bytes]:
-        """Facts of each agent or chunk, as `split_facts` reads them."""
+        """Encoded facts of each agent or chunk, in the format that `split_facts` reads."""
         found: list[bytes] = []
         remaining = split_batches(keys, len, max_items=_MAX_HISTORIES)
         while parts := list(itertools.islice(remaining, _MAX_READS)):

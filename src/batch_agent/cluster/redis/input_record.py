@@ -1,4 +1,4 @@
-"""Record of a run's inputs in the Redis server, for readers: those whose agents were not started, and why."""
+"""Record of a run's inputs on the Redis server, for readers of the run: all inputs, and why some were rejected."""
 
 from collections.abc import AsyncIterator, Sequence
 from hashlib import blake2b
@@ -25,14 +25,14 @@ class RecordedInput:
 
     index: int
     data: bytes | None
-    """JSON; None for one that JSON cannot hold."""
+    """JSON; None if the input cannot be encoded as JSON."""
     error: bytes | None = None
-    """Why it was rejected, as `store/codec.py` encodes it."""
+    """Why the input was rejected, encoded by `store/codec.py`."""
 
 
 class RedisInputRecord:
-    """Two hashes by index: inputs, and rejected inputs. Submitters of the same run write the same, so that a repeated
-    or concurrent write changes nothing."""
+    """Two hashes by index: inputs and rejected inputs. All submitters of a run write the same data, so a repeated or
+    concurrent write changes nothing."""
 
     def __init__(self, keyspace: RedisKeyspace, registration: RunRegistration) -> None:
         self._connection = keyspace.connection
@@ -42,7 +42,7 @@ class RedisInputRecord:
         self._meta = keyspace.key(_META)
 
     async def save(self, inputs: Sequence[bytes], prices: Prices | None) -> None:
-        """Replaces the record. Inputs that another submitter has saved are not sent again. Raises StoreError."""
+        """Replaces the record. Inputs that another submitter has already saved are not sent. Raises StoreError."""
         await self._registration.register()
         await self._connection.call("DEL", self._rejected)
         digest = _digest(inputs)
@@ -63,7 +63,8 @@ class RedisInputRecord:
         return None if data is None or (numbers := orjson.loads(data)) is None else tuple(numbers)
 
     async def pages(self) -> AsyncIterator[list[RecordedInput]]:
-        """The record, a page at a time, in no particular order. A rejected input comes twice, last with its error."""
+        """The record, one page at a time, in no particular order. A rejected input may come twice; the last one has its
+        error."""
         count = int(await self._connection.call("HGET", self._meta, _COUNT) or 0)
         async for page in self._scan(self._inputs):
             yield [RecordedInput(index, data or None) for index, data in page if index < count]

@@ -1,4 +1,4 @@
-"""Keys and scripts of one run in a Redis server."""
+"""Keys and scripts of a run on a Redis server."""
 
 import itertools
 import secrets
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from .redis_connection import RedisConnection
 
 PREFIX = "batch-agent:"
-"""Beginning of all keys."""
+"""Prefix of all keys."""
 
 
 class IdempotencySlots:
-    """Slots in the server where repeated calls find the result of their first execution."""
+    """Slots on the server that store the result of a call, for repetitions of the call to find."""
 
     def __init__(self) -> None:
         self._name = secrets.token_hex(8)
@@ -27,7 +27,7 @@ class IdempotencySlots:
 
     @contextmanager
     def acquire(self) -> Iterator[tuple[str, int]]:
-        """A slot, and the number of the call. The slot of a cancelled call is not reused, as the call may still
+        """A slot and the number of the call. The slot of a cancelled call is not reused, because the call may still
         arrive."""
         slot = self._free.pop() if self._free else f"{self._name}.{next(self._slot_numbers)}"
         yield slot, next(self._numbers)
@@ -35,14 +35,14 @@ class IdempotencySlots:
 
 
 _MAX_BLOCK = 5.0
-"""Seconds that one command blocks."""
+"""Maximum seconds that a command blocks."""
 
 
 class RedisKeyspace:
-    """Reads and changes keys under the prefix. Raises StoreError, with its own message if the run is lost."""
+    """Reads and changes keys under the prefix. Raises StoreError, with a message of its own if the run is lost."""
 
     def __init__(self, connection: "RedisConnection", name: str) -> None:
-        """`name`: of the run."""
+        """`name`: name of the run."""
         self.connection = connection
         self.name = name
         self.prefix = f"{PREFIX}{{{name}}}:"
@@ -52,31 +52,32 @@ class RedisKeyspace:
         return self.prefix + name
 
     async def script(self, script: LuaScript, *values: bytes | str | int) -> Any:
-        """Runs a script that may be repeated."""
+        """Runs a script whose repetition does no harm."""
         with self._detect_loss():
             return await self.connection.run(script, self.prefix, lambda _: values)
 
     async def run_idempotent(self, script: LuaScript, *values: bytes | str | int) -> Any:
-        """Runs a script that detects whether it ran before."""
+        """Runs a script that detects a repetition by itself."""
         with self._detect_loss(), self._slots.acquire() as (slot, number):
             return await self.connection.run(script, self.prefix, lambda again: (slot, number, int(again), *values))
 
     async def add_message(self, stream: str, data: bytes, repeat: LuaScript) -> None:
-        """Adds a message to a stream. `repeat`: adds it if it is not there, after a lost reply."""
+        """Adds a message to a stream. `repeat`: the script to use after a lost reply, which adds the message unless it
+        is there."""
         with self._detect_loss(), self._slots.acquire() as (slot, number):
             mark = f"{slot} {number}"
             add = ("XADD", self.key(stream), "MAXLEN", "~", MAX_UPDATES, "*", "told", data, "mark", mark)
             await self.connection.run(repeat, self.prefix, lambda _: (stream, mark, data), first=add)
 
     async def streams(self, after: Mapping[str, str], count: int, wait: float) -> dict[str, list[Any]]:
-        """Entries of the streams after these ids; only streams with entries. May wait for less than `wait` seconds."""
+        """Entries of the streams after these ids, without empty streams. May wait for less than `wait` seconds."""
         names = [self.key(name) for name in after]
         block = ("BLOCK", millis(min(wait, _MAX_BLOCK))) if wait > 0 else ()
         found = await self.connection.wait("XREAD", "COUNT", count, *block, "STREAMS", *names, *after.values())
         return {name.decode().removeprefix(self.prefix): rows for name, rows in found}
 
     async def scan(self, name: str, count: int) -> AsyncIterator[list[bytes]]:
-        """All keys that begin with this name, some perhaps twice."""
+        """All keys that begin with this name, possibly with duplicates."""
         pattern, cursor = _starts_with(self.key(name)), 0
         while True:
             cursor, keys = await self.connection.call("SCAN", cursor, "MATCH", pattern, "COUNT", count)
@@ -85,7 +86,7 @@ class RedisKeyspace:
                 return
 
     async def scan_state(self, kind: str, count: int) -> AsyncIterator[dict[str, bytes]]:
-        """All fields of the state that begin with `kind:`, without it, some perhaps twice."""
+        """All fields of the state that begin with `kind:`, without that prefix and possibly with duplicates."""
         pattern, cursor = _starts_with(f"{kind}:"), 0
         while True:
             cursor, found = await self.connection.call(
@@ -101,7 +102,7 @@ class RedisKeyspace:
 
     @property
     def title(self) -> str:
-        """The run, for messages."""
+        """Name and place of the run, for messages."""
         return f"Run {self.name!r} in Redis at {self.connection.display_url}"
 
     def lost(self) -> StoreError:
@@ -120,10 +121,10 @@ class RedisKeyspace:
 
 
 def _starts_with(text: str) -> str:
-    """Glob pattern for names that begin with this text."""
+    """Glob pattern of the names that begin with this text."""
     return "".join(f"\\{letter}" if letter in "*?[]^\\" else letter for letter in text) + "*"
 
 
 def millis(seconds: float) -> int:
-    """Milliseconds as the server accepts them: at least 1, at most MAX_LEASE."""
+    """Milliseconds, limited to what the scripts accept: at least 1, at most MAX_LEASE."""
     return max(1, round(min(seconds, MAX_LEASE) * 1_000))

@@ -1,4 +1,4 @@
-"""Connection to a Redis server, with retries while it is away. Imports redis-py, which is an extra."""
+"""Connection to a Redis server, with retries while the server is unavailable. Imports redis-py, which is an extra."""
 
 import asyncio
 import builtins
@@ -41,16 +41,16 @@ T = TypeVar("T")
 Argument = bytes | str | int
 
 _RESPONSE_TIMEOUT = 20.0
-"""Seconds for the response to any command; blocking commands wait for less."""
+"""Seconds to wait for the response to any command. Blocking commands use shorter waits."""
 _MAX_IN_FLIGHT = 16
-"""Non-blocking commands in flight: others queue here rather than in the server."""
+"""Maximum number of non-blocking commands in flight. Further ones queue here instead of in the server."""
 _BACKOFF = Backoff(first=0.02, ceiling=1.0)
 _QUIET_TRIES = 5
-"""Tries before an outage is reported: about a second, in which a server restarts."""
+"""Tries before an outage is reported. They take about a second, in which a server can restart."""
 
 _TRANSIENT = (ConnectionError, TimeoutError, BusyLoadingError, ClusterDownError, ReadOnlyError, TryAgainError, OSError)
 _RESET = "reset by peer"
-"""How a server that expects TLS ends a connection without it."""
+"""Error of a connection without TLS that a server with TLS closes."""
 _TLS_ADVICE = {
     "Hostname mismatch": "Use the host name that its certificate has.",
     "IP address mismatch": "Use the host name that its certificate has.",
@@ -67,7 +67,7 @@ _TRANSIENT_PREFIXES = ("BUSY ", "NOREPLICAS", "UNBLOCKED", "MASTERDOWN")
 
 
 class RedisConnection:
-    """Sends commands, and repeats them if their outcome is unknown: they must be idempotent. Raises StoreError:
+    """Sends commands, and repeats them if their outcome is unknown, so they must be idempotent. Raises StoreError:
     immediately if a retry cannot help, otherwise after `retry_seconds`."""
 
     def __init__(self, url: str, retry_seconds: float) -> None:
@@ -93,11 +93,11 @@ class RedisConnection:
         return await self._retried(attempt, retry_seconds)
 
     async def wait(self, *command: Argument) -> Any:
-        """For commands that block in the server."""
+        """Runs a command that blocks in the server."""
         return await self._retried(lambda _: self._send(*command), None)
 
     async def pipeline(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
-        """Sends commands in one round trip, not atomically."""
+        """Sends commands in one round trip, which is not atomic."""
         queued = list(commands)
 
         async def attempt(_: int) -> list[Any]:
@@ -108,7 +108,7 @@ class RedisConnection:
             ):
                 for command in queued:
                     pipe.execute_command(*command)
-                replies: list[Any] = await pipe.execute(raise_on_error=False)  # whose error shows the keys of the run
+                replies: list[Any] = await pipe.execute(raise_on_error=False)  # its error would show the keys
             for reply in replies:
                 if isinstance(reply, RedisError):
                     raise reply
@@ -123,8 +123,8 @@ class RedisConnection:
         arguments: Callable[[bool], Sequence[Argument]],
         first: Sequence[Argument] | None = None,
     ) -> Any:
-        """`arguments` receives whether the script may have run before. `first`: a command that does the same, for the
-        first attempt."""
+        """Runs a script. `arguments`: called with whether the script may have run before. `first`: a cheaper command
+        with the same effect, for the first attempt."""
 
         async def attempt(tries: int) -> Any:
             values = arguments(tries > 0)
@@ -164,7 +164,7 @@ class RedisConnection:
         raise AssertionError("unreachable")
 
     def _report_outage(self, error: Exception, left: float) -> None:
-        """Reports an outage, once for all commands that wait."""
+        """Reports an outage once for all waiting commands."""
         if not self._is_away:
             self._is_away = True
             _log.warning(
@@ -180,7 +180,7 @@ class RedisConnection:
             _log.warning("Redis at %s answers again.", self.display_url)
 
     async def _reconnect_after_failover(self, error: Exception) -> None:
-        """After a failover, connections lead to a read-only replica."""
+        """Drops the connections after a failover, because they lead to a read-only replica."""
         if isinstance(error, ReadOnlyError):
             await self._pool.disconnect(inuse_connections=False)
 
@@ -202,13 +202,13 @@ class RedisConnection:
         return " If it does not expect TLS, use redis://." if is_silent and self.display_url[:6] == "rediss" else ""
 
     def _failure(self, error: Exception) -> StoreError | None:
-        """The error to raise; None if a retry may help."""
+        """Returns None if a retry may help."""
         reason = _reason(error)
         return None if reason is None else StoreError(f"Redis at {self.display_url} {reason}")
 
 
 def _reason(error: Exception) -> str | None:
-    """The problem and its remedy, if waiting would not help. The classes are redis-py's."""
+    """The problem and its remedy if waiting would not help, else None. The class names are redis-py's."""
     text = str(error)
     match error:
         case AuthenticationError() | AuthorizationError():

@@ -1,4 +1,4 @@
-"""Coordinator in Redis: it outlives the workers, which may be anywhere. Needs the extra `redis`."""
+"""Coordinator in Redis, which outlives the workers and serves workers on any machine. Needs the extra `redis`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _RETRY_SECONDS = 60.0
 _RETRY_SECONDS_AT_OPEN = 10.0
-"""Shorter, for a mistyped host."""
+"""Shorter, because the host may be mistyped."""
 _PAGE = 1_000
 
 
@@ -76,7 +76,8 @@ async def runs_known(url: str, *, retry_seconds: float = _RETRY_SECONDS_AT_OPEN)
 
 
 def no_such_run(run: str, url: str, known: Sequence[str]) -> StoreError:
-    """`url`: of the server, without a password. `known`: the runs that it has."""
+    """The error for an unknown run. `url`: URL of the server, without a password. `known`: the runs that the server
+    has."""
     if run in known:
         why = "it is being started, or it ended before its first request"
         return StoreError(f"The run {run!r} at {url} has no plan: {why}.")
@@ -84,7 +85,7 @@ def no_such_run(run: str, url: str, known: Sequence[str]) -> StoreError:
 
 
 def existing_runs(known: Sequence[str]) -> str:
-    """Names of runs, as a hint."""
+    """Hint that lists the existing runs."""
     return f"Existing runs: {', '.join(known)}." if known else "The server has no runs."
 
 

@@ -1,4 +1,4 @@
-"""Connection pools of redis-py for the URLs of `store=`: a server, or one that Sentinel names. Imports redis-py."""
+"""Connection pools of redis-py for `store=` URLs: a server, or a primary found through Sentinel. Imports redis-py."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _MAX_CONNECTIONS = 1_000
 _SENTINEL_MARK = "+sentinel"
 _SENTINEL_PORT = 26379
 _SENTINEL_OPTION = "sentinel_"
-"""Beginning of the names of options that are meant for the Sentinels, such as sentinel_password."""
+"""Prefix of options for the Sentinels, such as sentinel_password."""
 
 _FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 _DATABASE = re.compile(r"/?[0-9]*/?")
@@ -29,15 +29,15 @@ _UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
 
 
 def open_pool(url: str) -> ConnectionPool:
-    """A pool that has not connected yet. Raises SpecError."""
+    """Creates a pool without connecting. Raises SpecError."""
     try:
         parts = urlsplit(url)
         pool = _sentinel_pool(parts) if parts.scheme.endswith(_SENTINEL_MARK) else ConnectionPool(**_options(url))
         untyped: Any = pool
-        untyped.make_connection()  # not connected: takes the options, or does not know one of them
+        untyped.make_connection()  # does not connect, but fails for options that it does not know
     except TypeError as error:
         raise SpecError(f"{public_url(url)!r} has an option that redis-py does not know: {_unknown(error)}.") from None
-    except ValueError:  # its message may contain part of the password
+    except ValueError:  # the message may contain part of the password
         raise SpecError(
             f"{public_url(url)!r} is not a Redis URL. Use redis://USER:PASSWORD@HOST:PORT/DATABASE, rediss:// for TLS, "
             "redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DATABASE, or unix:///PATH; percent-encode "
@@ -64,7 +64,7 @@ def _hosts(pool: ConnectionPool) -> list[str]:
 
 
 def _check_files(pool: ConnectionPool, url: str) -> None:
-    """A missing file would look like a server that cannot be reached."""
+    """Checks that files exist. Otherwise a missing file would look like an unreachable server."""
     for name in _FILES:
         path = pool.connection_kwargs.get(name)
         if path is not None and not Path(path).exists():
@@ -78,7 +78,7 @@ def _unknown(error: TypeError) -> str:
 
 
 def _sentinel_pool(url: SplitResult) -> SentinelConnectionPool:
-    """Asks the Sentinels for the primary whenever a connection is made. Raises ValueError."""
+    """Creates a pool that asks the Sentinels for the primary whenever it connects. Raises ValueError."""
     scheme = url.scheme.removesuffix(_SENTINEL_MARK)
     credentials, mark, hosts = url.netloc.rpartition("@")
     service, _, database = url.path.strip("/").partition("/")
@@ -92,7 +92,7 @@ def _sentinel_pool(url: SplitResult) -> SentinelConnectionPool:
     asked = {name: value for name, value in options.items() if name.startswith(("socket_", "ssl_", "retry"))}
     asked |= {name.removeprefix(_SENTINEL_OPTION): value for name, value in own.items()}
     is_tls = connection is not None
-    untyped: Any = Sentinel  # redis-py has no types for either
+    untyped: Any = Sentinel  # redis-py has types for neither
     sentinels = untyped([_address(each) for each in hosts.split(",")], sentinel_kwargs={**asked, "ssl": is_tls})
     pool: Any = SentinelConnectionPool
     opened: SentinelConnectionPool = pool(unquote(service), sentinels, **options, ssl=is_tls)

@@ -1,4 +1,4 @@
-"""Changes of a run on a Redis server, made by a process that does not take part in it."""
+"""Changes to a run on a Redis server, made by a process that does not take part in it."""
 
 from collections.abc import Sequence
 
@@ -16,9 +16,9 @@ _RETRY_SECONDS = 10.0
 
 
 async def steer_shared(url: str, run: str, request: ControlRequest) -> list[Steered]:
-    """Changes a live run, all of it or nothing; returns what has changed. Its processes apply it when they read the
-    message about it, within a fraction of a second. Raises SpecError for what the run refuses, and StoreError if it is
-    not running."""
+    """Changes a live run, with all of the request or nothing, and returns the changes. The run's processes apply them
+    within a fraction of a second, when they read the message about them. Raises SpecError if the run refuses the
+    request, and StoreError if the run is not running."""
     request.check()
     coordinator = RedisCoordinator(url, run, retry_seconds=_RETRY_SECONDS)
     await coordinator.open()
@@ -31,7 +31,7 @@ async def steer_shared(url: str, run: str, request: ControlRequest) -> list[Stee
 
 
 async def _check_live(coordinator: RedisCoordinator, url: str, run: str, *, wants_agents: bool) -> None:
-    """Raises SpecError and StoreError for a run that cannot be changed."""
+    """Raises SpecError or StoreError if the run cannot be changed."""
     controls, _ = await read_controls(coordinator.documents)
     if controls is None:
         raise await _unknown(coordinator, url, run)
@@ -54,8 +54,8 @@ async def _unknown(coordinator: RedisCoordinator, url: str, run: str) -> StoreEr
 
 
 async def _find_agents(coordinator: RedisCoordinator, wanted: Sequence[str]) -> dict[str, Steered]:
-    """The agents that a user names by key, index or beginning of a key. Raises SpecError for one that is not among
-    those that have not ended."""
+    """Finds the unfinished agents that a user names by key, index or beginning of a key. Raises SpecError if one is not
+    found."""
     if not wanted:
         return {}
     jobs: dict[str, tuple[Job, bool]] = {}  # a scan may list a job twice

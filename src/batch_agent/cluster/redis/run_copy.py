@@ -1,4 +1,4 @@
-"""Copy of a run on a Redis server in a checkpoint directory, for everything that reads checkpoints."""
+"""Copy of a run from a Redis server to a checkpoint directory, where every reader of checkpoints can open it."""
 
 import asyncio
 from pathlib import Path
@@ -19,11 +19,11 @@ _JUDGE = ".judge."
 
 
 async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None) -> bool:
-    """Copies the run to a new checkpoint in the directory: everything, or only what is known of one agent. A flow has
-    a directory for each stage. Returns whether a process is working on the run. What changes meanwhile may be in the
-    copy or not; each agent is as it was at one moment.
+    """Copies the run to a new checkpoint in the directory: all of it, or one agent only. A flow gets a directory for
+    each stage. Returns whether any process is working on the run. Concurrent changes may or may not be in the copy, but
+    each agent is consistent.
 
-    Raises SpecError for an invalid URL, and StoreError for a run that the server does not have."""
+    Raises SpecError for an invalid URL, and StoreError if the server does not have the run."""
     coordinator = RedisCoordinator(url, run, retry_seconds=_RETRY_SECONDS)
     await coordinator.open()
     try:
@@ -50,8 +50,8 @@ async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None
 
 
 async def stages_of(url: str, run: str) -> list[str]:
-    """Names of the stages of a flow on the server; none for a run without stages. Runs of judges over its answers are
-    not among them. Raises StoreError."""
+    """Names of the stages of a flow on the server, without the runs of judges; empty for a run without stages. Raises
+    StoreError."""
     known = [name.removeprefix(f"{run}.") for name in await runs_known(url) if name.startswith(f"{run}.")]
     return [name for name in known if _JUDGE not in f".{name}"]
 
@@ -79,8 +79,8 @@ async def _copy_files(coordinator: RedisCoordinator, folder: Path) -> None:
 
 
 async def _unfinished(stored: StoredRun) -> tuple[list[InputRow], list[EncodedFact]]:
-    """Inputs of agents that have not ended, and the starts of those that a worker has: workers send the start of an
-    agent with its first reply."""
+    """Inputs of agents that have not ended, and starts of those that a worker holds: workers send an agent's start only
+    with its first reply."""
     inputs: dict[str, InputRow] = {}  # a scan may list a job twice
     started: dict[str, EncodedFact] = {}
     async for data, is_leased in stored.jobs():

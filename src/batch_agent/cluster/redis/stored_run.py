@@ -1,4 +1,4 @@
-"""Reader of a whole run in a Redis server: its agents, their facts as they are encoded, and the jobs that wait."""
+"""Reader of a whole run on a Redis server: its agents, their encoded facts, and the waiting jobs."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -11,11 +11,12 @@ from .write_batches import split_facts
 _PAGE = 500
 _HAS_ENDED = b"!"
 _COMPLETION = b'["'
-"""What replaces the job of an agent begins with its key; the job begins with its index."""
+"""Beginning of a completion, which replaces the job of an agent. A completion starts with the agent's key, a job with
+its index."""
 
 
 class StoredRun:
-    """Reads page by page, while workers write. Raises StoreError."""
+    """Reads a run page by page, while workers write to it. Raises StoreError."""
 
     def __init__(self, keyspace: RedisKeyspace, facts: RedisFactTable) -> None:
         self._connection = keyspace.connection
@@ -23,12 +24,12 @@ class StoredRun:
         self._facts = facts
 
     async def agents(self) -> AsyncIterator[list[str]]:
-        """Keys of agents and chunks that have facts; some may be repeated."""
+        """Keys of agents and chunks that have facts, possibly with duplicates."""
         async for page in self._keyspace.scan_state("entries", _PAGE):
             yield list(page)
 
     async def facts(self, keys: Sequence[str]) -> list[EncodedFact]:
-        """Facts of these agents, in the order of each."""
+        """Facts of these agents, in order for each agent."""
         lists = await self._facts.encoded(keys)
         try:
             return [
@@ -40,8 +41,7 @@ class StoredRun:
             raise StoreError(f"Facts of the run cannot be read: {error}") from error
 
     async def jobs(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """Jobs of agents that have not ended, each with whether a worker that is alive has it; some may be
-        repeated."""
+        """Jobs of agents that have not ended, each with whether a live worker holds it. May contain duplicates."""
         async for page in self._keyspace.scan_state("agent", _PAGE):
             workers = {
                 key: record.split(b" ", 2)[2].decode()

@@ -12,17 +12,17 @@ from .lua.common import COMMON, MAX_UPDATES, LuaScript
 from .registration import RunRegistration
 
 _POLL_INTERVAL = 0.04
-"""Seconds between two polls: updates that come one after the other are read together."""
+"""Seconds between two polls, so that updates in close succession are read together."""
 _PAGE = 1_000
 _MAX_REPEAT_DISTANCE = 1_000
-"""Messages in which a repeated one is looked for."""
+"""Number of recent messages among which a repeated one is searched."""
 _ENDED, _EVENTS, _NEWS = "ended", "events", "news"
 _STREAMS = (_ENDED, _EVENTS, _NEWS)
-"""In the order of a cursor. Workers read only the last."""
+"""In the order of a cursor. Workers read only the last one."""
 _NOT_READ = "-"
-"""In a cursor: the stream is not read."""
+"""Value in a cursor for a stream that is not read."""
 
-# ARGV: stream, mark, data of a message that may be there already.
+# ARGV: stream, mark, data of a message that may already be there.
 PUBLISH_AGAIN: Final = LuaScript.of(
     COMMON,
     f"""

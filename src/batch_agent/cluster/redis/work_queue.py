@@ -16,11 +16,12 @@ from .registration import RunRegistration
 from .write_batches import MAX_BATCH_ITEMS, split_batches
 
 _EXPIRY_CHECKS = 3
-"""Per lease duration: how often a waiting worker checks for expired leases, which also counts as a sign of life."""
+"""Number of times per lease duration that a waiting worker checks for expired leases. The check also counts as a sign
+of life."""
 
 
 class RedisWorkQueue:
-    """Agents of a run. A lease comes with what is stored of its agent."""
+    """Agents of a run. A lease comes with the stored data of its agent."""
 
     def __init__(self, keyspace: RedisKeyspace, registration: RunRegistration, facts: RedisFactTable) -> None:
         self._keyspace = keyspace
@@ -68,7 +69,7 @@ class RedisWorkQueue:
         await self._keyspace.script(LEAVE, worker)
 
     async def _lease(self, worker: str, max_jobs: int, parts: float, ttl: float) -> tuple[list[Lease], str]:
-        """Also returns the last wake-up entry, if there are no leases."""
+        """Leases agents. Without any, also returns the last wake-up entry."""
         arguments, had_work = (worker, max_jobs, str(parts), millis(ttl)), self._registration.has_work
         wake_up, found = await self._keyspace.run_idempotent(LEASE, *arguments)
         if wake_up is not None:
@@ -83,7 +84,7 @@ class RedisWorkQueue:
 
 
 def _read_lease(row: bytes) -> tuple[Job, int, int, int]:
-    """A job, its token, its attempts, and the number of its entries with facts."""
+    """A job, its token, its attempts, and its number of fact entries."""
     numbers, _, job = row.partition(b"\n")
     token, attempts, entries = map(int, numbers.split())
     return decode_job(job), token, attempts, entries

@@ -1,4 +1,4 @@
-"""Writes as arguments of a Redis script: grouped by agent, in batches of limited size."""
+"""Writes as arguments of a Redis script, grouped by agent into batches of limited size."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
@@ -19,12 +19,12 @@ _MAX_BATCH_BYTES = 4_000_000
 
 
 def agent_of(key: str) -> str:
-    """The agent whose lease applies, for an agent or one of its chunks."""
+    """The agent whose lease covers this key, which is that of an agent or of one of its chunks."""
     return key.partition(".")[0]
 
 
 def encode_fact(fact: Fact) -> bytes:
-    """With its length: facts are stored one after the other."""
+    """Encodes a fact with its length, because facts are stored back to back."""
     kind, data = encode(fact)
     return b"%b %d\n%b" % (kind.encode(), len(data), data)
 
@@ -52,7 +52,7 @@ class WriteBatch:
     """Usage of the replies among the writes."""
     arguments: tuple[bytes, bytes]
     refused: frozenset[str]
-    """Keys of writes that follow the end of their agent."""
+    """Keys of writes that come after the end of their agent."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class _AgentWrites:
 
 
 def batches(writes: Sequence[Write]) -> list[WriteBatch]:
-    """Deterministic: the same writes give the same batches."""
+    """Splits writes into batches. Deterministic: the same writes give the same batches."""
     encoded = ((write, _encode(write)) for write in writes)
     return [_batch(batch) for batch in split_batches(encoded, lambda each: sum(map(len, each[1])))]
 

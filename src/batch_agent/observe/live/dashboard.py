@@ -16,12 +16,12 @@ _GAP = "  "
 _MIN_BAR = 6
 _TITLE, _STAGE = 100, 95
 _ERRORS, _RESULTS = (45, 24, 23, 22, 21), (25, 8, 7, 6, 5, 4, 3, 2)
-"""Weights of the lines of a list: heavier lines are kept if space is short."""
+"""Weights of the lines of a list. Heavier lines are kept if space is short."""
 
 
 def render(state: LiveState, seconds: float, width: int, height: int) -> list[Text]:
-    """At most `height` lines of at most `width` cells; the least important lines are dropped first. `seconds`: since
-    the start of the run. Names, answers and errors are sanitized."""
+    """Renders at most `height` lines of at most `width` cells, dropping the least important lines first. `seconds`:
+    time since the start of the run. Names, answers and errors are sanitized."""
     if not state.has_started:
         return [_truncated(Text(sanitize(state.notice) or "Connecting ...", "cyan"), width)][:height]
     lines = [_Line(_TITLE, _title(state, seconds, width)), *_stages(state, width)]
@@ -52,7 +52,7 @@ def _title(state: LiveState, seconds: float, width: int) -> Text:
 
 
 def _stages(state: LiveState, width: int) -> Iterator[_Line]:
-    """A line per stage. Stages with agents in progress have more weight."""
+    """One line per stage. Stages with agents in progress weigh more."""
     room = min(max((cell_len(sanitize(name)) for name in state.stages), default=0), max(4, width // 4))
     for name, stage in state.stages.items():
         is_busy = len(stage.agents) > 0 or not state.is_flow
@@ -111,7 +111,7 @@ def _list_lines(heading: str, listed: Sequence[Row], weights: Sequence[int]) -> 
 
 
 def _fitting(segments: Iterable[Segment], width: int) -> Text:
-    """The first segments, as many as fit; the first one is truncated if needed."""
+    """As many segments as fit, starting with the first, which is truncated if needed."""
     line = Text()
     for segment in segments:
         gap = _GAP if line.cell_len else ""

@@ -1,6 +1,6 @@
-"""Detection of interactive sessions, in which runs started from Python show progress.
+"""Detection of interactive sessions, where runs started from Python show progress.
 
-The views are imported only then: this module is imported by every run."""
+The views are imported only when needed: every run imports this module."""
 
 import sys
 from collections.abc import Callable
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def progress_if_interactive(
     stream: TextIO, dashboard: bool | None = None, outputs: "Callable[[], RunOutputs] | None" = None
 ) -> "Progress | None":
-    """Progress for a run started from Python; None unless the session is interactive or `dashboard` is True. `outputs`
-    returns those of `progress_for`, and is called only if the progress is shown."""
+    """Progress for a run started from Python; None unless the session is interactive or `dashboard` is True. `outputs`:
+    returns the `outputs` of `progress_for`; called only if progress is shown."""
     is_shown = stream.isatty() or _is_notebook() if dashboard is None else dashboard
     if not is_shown:
         return None
@@ -28,6 +28,6 @@ def progress_if_interactive(
 
 
 def _is_notebook() -> bool:
-    if "IPython" not in sys.modules:  # a notebook's kernel has imported it
+    if "IPython" not in sys.modules:  # the kernel of a notebook has imported it
         return False
     return notebook.is_notebook()

@@ -1,8 +1,7 @@
-"""Live progress in a notebook: one self-contained block of HTML in the cell, which is replaced as the run proceeds.
+"""Live progress in a notebook: one self-contained block of HTML in the cell, replaced as the run proceeds.
 
 It does not need ipywidgets, which must be installed on both sides and lose their state when the notebook is reopened.
-The last display stays in the cell. Its colors are readable on light and dark pages.
-"""
+The final block stays in the cell. Its colors are readable on light and dark pages."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -101,7 +100,7 @@ _UPDATES_PER_SECOND = 4
 
 def is_notebook() -> bool:
     """Whether this process is the kernel of a notebook: Jupyter, VS Code or Colab."""
-    ipython = sys.modules.get("IPython")  # a kernel has imported it
+    ipython = sys.modules.get("IPython")  # the kernel has imported it
     shell = None if ipython is None else ipython.get_ipython()
     return any(each.__name__ == "ZMQInteractiveShell" for each in type(shell).__mro__)
 

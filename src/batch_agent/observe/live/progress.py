@@ -49,7 +49,7 @@ def progress_for(stream: TextIO, dashboard: bool | None = None, outputs: RunOutp
 
 
 class PlainProgress:
-    """Plain lines for logs and pipes: notices, and a line of counts every few seconds if they changed."""
+    """Plain lines for logs and pipes: notices, and counts every few seconds if they have changed."""
 
     def __init__(self, stream: TextIO = sys.stderr, outputs: RunOutputs | None = None) -> None:
         self.state = LiveState()
@@ -117,7 +117,7 @@ def _stage(stage: LiveStage) -> str:
 
 
 def _can_show(console: Console) -> bool:
-    """Whether a dashboard can be drawn on this terminal. Not in CI."""
+    """Whether a dashboard can be drawn on this terminal. Always false in CI."""
     is_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
     is_utf8 = console.encoding.startswith("utf")
     return console.is_terminal and not console.is_dumb_terminal and not console.legacy_windows and is_utf8 and not is_ci

@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class RedrawLoop(Generic[T]):
-    """Events only update the state. `render` turns it into a frame under a lock; `show` displays the frame without
-    it."""
+    """Events only update the state. `render` turns the state into a frame under a lock; `show` displays the frame
+    outside the lock."""
 
     def __init__(
         self, render: Callable[[LiveState, float], T], show: Callable[[T], None], updates_per_second: float
@@ -40,12 +40,12 @@ class RedrawLoop(Generic[T]):
     def start(self) -> None:
         self._started = time.monotonic()
         self._stopped.clear()
-        context = contextvars.copy_context()  # a notebook needs it to find the cell of the output
+        context = contextvars.copy_context()  # by which a notebook finds the cell of the output
         self._thread = threading.Thread(target=context.run, args=(self._work,), name="batch-agent-view", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops the thread and waits for it. Nothing is shown afterwards."""
+        """Stops the thread and waits for it. Nothing is shown after that."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()

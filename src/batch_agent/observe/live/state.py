@@ -38,16 +38,16 @@ _MAX_LATEST = 8
 
 @dataclass(slots=True)
 class LiveStage:
-    """State of one stage of a flow, or of a run without stages. Mutable: updated by each event."""
+    """State of one stage of a flow, or of a run without stages. Mutable: every event updates it."""
 
     stats: RunStats = field(default_factory=RunStats)
     agents: AgentStates = field(default_factory=AgentStates)
     throughput: RateEstimator = field(default_factory=RateEstimator)
-    """Rate of agents that finished in this process."""
+    """Rate at which agents finish in this process."""
     turn_tokens: Tokens = field(default_factory=Tokens)
-    """Usage of all turns so far, including those of running agents."""
+    """Usage of all turns so far, including those of agents in progress."""
     unfinished: dict[str, Tokens] = field(default_factory=dict)
-    """Usage of agents in progress, by key: that of finished agents is in `stats`."""
+    """Usage of agents in progress, by key. Finished agents are in `stats`."""
     queued: int = 0
     """Items that the previous stage has passed on."""
 
@@ -56,7 +56,7 @@ class LiveStage:
         agent = key.partition(".")[0]  # chunks of a long input belong to its agent
         if (tokens := self.unfinished.get(agent)) is not None:
             tokens.add(usage)
-        elif agent in self.agents:  # else its result came first, from another worker
+        elif agent in self.agents:  # otherwise its result came first, from another worker
             self.unfinished[agent] = tokens = Tokens()
             tokens.add(usage)
 
@@ -91,23 +91,23 @@ class LiveStage:
 
 
 class LiveState:
-    """State of all stages. An event takes constant time, and only agents in progress are held. It has no clock: the
+    """State of all stages. Each event takes constant time, and only agents in progress are held. Without a clock: the
     view sets the time with `tick`."""
 
     def __init__(self) -> None:
         self.stages: dict[str, LiveStage] = {"": LiveStage()}
-        """In order. A run without stages has one, with an empty name."""
+        """Stages in order. A run without stages has one, with an empty name."""
         self.backends: dict[str, LoadSampled] = {}
         """Last load sample of each backend."""
         self.tools = ToolCounts()
         self.latest: deque[tuple[str, AgentResult]] = deque(maxlen=_MAX_LATEST)
-        """Stage and result of the last finished agents, the newest last."""
+        """Stage and result of the agents that finished last, the newest at the end."""
         self.turns: Counter[str] = Counter()
-        """Turns by worker; those of this process have an empty name."""
+        """Turns by worker. This process has an empty name."""
         self.notice = ""
         self.budget: BudgetReported | None = None
         self.callback_failures: dict[str, tuple[int, str]] = {}
-        """Callbacks of a flow that raised: count and first message."""
+        """Callbacks of a flow that raised, each with the count and the first message."""
         self.input_rate = RateEstimator()
         self.output_rate = RateEstimator()
         self._capacity = CapacityTotals()
@@ -115,7 +115,7 @@ class LiveState:
         self._is_held = False
         """Whether the user has paused the run."""
         self.steered: list[str] = []
-        """What the user changed during the run."""
+        """Changes that the user made during the run."""
         self.endpoint_changes: Counter[str] = Counter()
         """Endpoints that joined, drained or left during the run."""
 
@@ -199,7 +199,7 @@ class LiveState:
 
     @property
     def paused(self) -> str:
-        """Why no requests are sent at the moment, by worker; empty if the run is not paused."""
+        """The reasons why no requests are sent at the moment, by worker; empty if the run is not paused."""
         held = ["by batch-agent ctl"] if self._is_held else []
         return "; ".join([*held, *(prefix_worker(worker, reason) for worker, reason in self._pauses.items())])
 

@@ -21,18 +21,19 @@ from .state import LiveState
 from .view_rows import stage_prefix
 
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
-"""Synchronized update: terminals that support it show nothing in between, others ignore it."""
+"""Synchronized update: supporting terminals show nothing in between, others ignore it."""
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 _NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
-"""No wrapping: a character may be wider than Python assumes."""
+"""Disables line wrapping, because a character may be wider than Python assumes."""
 _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[K", "\x1b[J"
 _CLEARED = f"\r {_REST_OF_SCREEN}\r"
-"""Clears from the second cell on: some terminals copy a screen to the scrollback that is cleared from the first one."""
+"""Clears from the second cell on: if a screen is cleared from the first one, some terminals copy it to the
+scrollback."""
 _DEFAULT_SIZE = os.terminal_size((80, 24))
 
 
 class Frame:
-    """Frame on a terminal. Thread-safe. After a write error, nothing more is written."""
+    """Frame on a terminal. Thread-safe. Writes nothing more after a write error."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -53,7 +54,7 @@ class Frame:
             self._is_open = False
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Lines must be shorter than the width of the terminal, and fewer than its height."""
+        """Draws lines, which must be shorter than the width of the terminal and fewer than its height."""
         with self._lock:
             self._lines = lines
             self._write(f"{_BEGIN}{self._drawn()}{_END}")
@@ -98,7 +99,7 @@ class RedirectedStream:
         self._stream = stream
         self._frame = frame
         self._partial: dict[int, str] = {}
-        """Incomplete line of each thread: tools may print concurrently."""
+        """Incomplete line of each thread, because tools may print concurrently."""
 
     def write(self, text: str) -> int:
         thread = threading.get_ident()
@@ -113,10 +114,10 @@ class RedirectedStream:
         self.write("".join(lines))
 
     def flush(self) -> None:
-        """Does nothing: an incomplete line waits for its end."""
+        """Does nothing: an incomplete line waits until it is complete."""
 
     def finish(self) -> None:
-        """Writes incomplete lines, after the frame was closed."""
+        """Writes incomplete lines, after the frame has been closed."""
         with suppress(OSError, ValueError):  # the terminal may be closed
             self._stream.write("".join(self._partial.values()))
             self._stream.flush()
@@ -127,8 +128,8 @@ class RedirectedStream:
 
 
 class StreamRedirect:
-    """Redirection of `sys.stdout`, `sys.stderr` and log handlers that write to the terminal. A stream that was replaced
-    by other code in the meantime is left alone."""
+    """Redirection of `sys.stdout`, `sys.stderr` and log handlers that write to the terminal. A stream that other code
+    has replaced meanwhile is left alone."""
 
     def __init__(self, stream: TextIO, frame: Frame) -> None:
         """`stream`: the stream of the frame."""
@@ -177,11 +178,11 @@ _UPDATES_PER_SECOND = 8
 
 
 class LiveProgress:
-    """Progress as a dashboard below other output. Nothing is shown while the process shows another one."""
+    """Progress as a dashboard below other output. Shows nothing while the process shows another one."""
 
     def __init__(self, console: Console, outputs: RunOutputs | None = None) -> None:
         """`outputs`: shown at the end, with the summary of the run; None: the caller prints a summary."""
-        # Not `console` itself: it flushes its file, and redirects standard output to the null device if that fails.
+        # Not `console` itself, which flushes its file and redirects standard output to the null device if that fails.
         colors = cast("Any", console.color_system)
         self._painter = Console(file=io.StringIO(), force_terminal=True, color_system=colors, no_color=console.no_color)
         self._stream = cast("TextIO", console.file)

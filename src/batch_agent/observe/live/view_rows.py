@@ -32,13 +32,13 @@ class Row:
     label: str
     segments: tuple[Segment, ...]
     weight: int
-    """Rows with more weight are kept if space is short."""
+    """Rows with a higher weight are kept if space is short."""
     fill: float | None = None
     """Fill level of a gauge, from 0 to 1."""
 
 
 def stage_prefix(event: Event) -> list[str]:
-    """Lines about what keeps prompts from sharing more, shown once before the first agent."""
+    """Lines about what keeps prompts from sharing a longer prefix, shown once before the first agent."""
     return prefix_notes(event.prefix) if isinstance(event, PrefixReported) and event.prefix.measured is None else []
 
 
@@ -56,7 +56,7 @@ def clock(state: LiveState, seconds: float) -> list[Segment]:
 
 
 def progress(name: str, stage: LiveStage) -> list[Segment]:
-    """Progress of a stage. A named stage also shows its remaining time; for other runs, the clock does."""
+    """Progress of a stage. A named stage also shows its remaining time; other runs show it next to the clock."""
     done, total = stage.stats.done, stage.total
     rate = [Segment(per_time(stage.throughput.rate), "quiet")] if stage.throughput.rate else []
     if total is None:
@@ -84,7 +84,7 @@ def rows(state: LiveState) -> Iterator[Row]:
 
 
 def errors(state: LiveState) -> Iterator[Row]:
-    """Failures by kind, the most frequent of a stage first."""
+    """Failures by kind, the most frequent ones of each stage first."""
     for name, stage in state.stages.items():
         for kind, count, example in stage.stats.failures.groups:
             where = f"{sanitize(name)} " if name else ""
@@ -145,7 +145,7 @@ def _capacity(sampled: LoadSampled, is_named: bool) -> Iterator[Row]:
 
 
 def _slots(sampled: LoadSampled) -> str:
-    """Requests in flight, and the limit. A lower limit takes effect as requests end: until then more are in flight."""
+    """Requests in flight, and their limit. After the limit is lowered, more may be in flight until some end."""
     if sampled.inflight > sampled.limit:
         return f"{sampled.inflight:,} in flight, limit lowered to {sampled.limit:,}"
     return f"{sampled.inflight:,} of {sampled.limit:,} in use"

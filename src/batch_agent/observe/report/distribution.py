@@ -30,7 +30,7 @@ class Distribution:
         self._bins[0 if seconds < _SHORTEST else _bin(seconds)] += 1
 
     def quantile(self, share: float) -> float | None:
-        """The duration that this share does not exceed; None if empty."""
+        """The duration that this share of the values does not exceed; None if empty."""
         if not self.count:
             return None
         wanted, so_far = share * self.count, 0
@@ -71,5 +71,5 @@ def _edge(number: float) -> float:
 
 
 def _short(seconds: float | None) -> float | None:
-    """Rounded to four significant digits."""
+    """Rounds to four significant digits."""
     return None if seconds is None else float(f"{seconds:.4g}")

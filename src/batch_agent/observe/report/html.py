@@ -34,7 +34,7 @@ _DATA = '<script type="application/json" id="run"></script>'
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Writes the report of the run in this directory from its event log, also for a running or killed run. Raises
+    """Writes the report of the run in this directory from its event log. Also works for a running or killed run. Raises
     StoreError if there is no log, SpecError for a path that cannot be written, and OSError."""
     follower = LogFollower(folder, fresh=0.0)
     follower.read_all()
@@ -50,8 +50,8 @@ def write_model(model: Mapping[str, Any], path: Path, *, is_private: bool = True
 
 
 def report_of(model: Mapping[str, Any]) -> bytes:
-    """The page with the model of a run in it. Its scripts are inlined at the end, and the content security policy
-    allows no others."""
+    """The page with a run's model. Its scripts are inlined at the end, and the content security policy allows no
+    others."""
     page = {name: text for name, (_, text) in page_files().items()}
     html = _STYLE.sub(lambda found: f"<style>\n{page[found[1]]}</style>", page[INDEX])
     scripts = [page[name].replace("</script", "<\\/script") for name in _SCRIPT.findall(html)]
@@ -59,7 +59,7 @@ def report_of(model: Mapping[str, Any]) -> bytes:
     html = _ALLOWED.sub(lambda _: f"script-src {hashes}", _SCRIPT.sub("", html), count=1)
     before, found, after = html.partition(_DATA)
     assert found, "the page has an element for the run"
-    data = to_json(model).replace(b"<", b"\\u003c")  # so that it cannot end the script element
+    data = to_json(model).replace(b"<", b"\\u003c")  # which must not end the script element
     tag, end = _DATA.removesuffix("</script>"), "</script>"
     inline = "".join(f"<script>{text}</script>\n" for text in scripts)
     rest = after.replace("</body>", f"{inline}</body>", 1)

@@ -32,7 +32,7 @@ def is_loopback(host: str) -> bool:
 
 def is_known(header: str, host: str) -> bool:
     """Whether a request with this Host header is meant for a server at `host`. A foreign page can make its own domain
-    name resolve to this server, but not an IP address or a name of this machine."""
+    name resolve to this server, but cannot use an IP address or a name of this machine."""
     name = _name(header).lower()
     if _address(name) is not None or name == "localhost" or name == host.lower():
         return True
@@ -59,7 +59,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 _POLL_SECONDS = 1.0
-"""Minimum interval between two polls of the log; at least ten times the duration of a poll."""
+"""Minimum interval between two polls of the log, at least ten times the duration of a poll."""
 _HEARTBEAT = 10.0
 _HEADERS = {
     "Cache-Control": "no-cache",
@@ -90,7 +90,7 @@ async def served(follower: LogFollower, trace: AgentTrace, host: str, port: int)
 
 
 class LiveServer:
-    """A followed run, shared by all clients: the log is read and the model is built once for all of them."""
+    """A run that all clients follow: the log is read and the model is built once for all of them."""
 
     def __init__(self, follower: LogFollower) -> None:
         self._follower = follower
@@ -125,7 +125,7 @@ class LiveServer:
             before, problem = self._follower.version, self.problem
             try:
                 while not self.is_closed and await asyncio.to_thread(self._follower.poll):
-                    pass  # in batches, so that it can be stopped
+                    pass  # read in batches, so that the thread can be stopped
                 self.problem = ""
             except (BatchAgentError, OSError) as error:
                 self.problem = str(error)
@@ -170,7 +170,7 @@ class LiveServer:
 
     async def _poll_loop(self) -> None:
         now = asyncio.get_running_loop().time
-        while True:  # until cancelled: the process that writes cannot notify us
+        while True:  # until cancelled: the writing process cannot notify this one
             await self._has_listeners.wait()
             began = now()
             await self.poll()

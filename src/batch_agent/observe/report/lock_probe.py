@@ -9,8 +9,8 @@ _LOCK = "run.lock"
 
 
 def is_held(folder: Path) -> bool | None:
-    """Whether a run holds the lock of the checkpoint or of one of its stages; None if unknown. The probe takes the
-    lock for a moment, and a run that starts then fails: call it only if there is no other way to know."""
+    """Whether a run holds the lock of the checkpoint or of one of its stages; None if unknown. The probe takes the lock
+    for a moment, and a run that starts in that moment fails, so call it only if there is no other way to know."""
     locks = [folder / _LOCK, *folder.glob(f"*/{_LOCK}")]
     answers = [_is_locked(lock) for lock in locks if lock.exists()]
     if any(answers):

@@ -14,16 +14,16 @@ from .run_view import RunView
 _BATCH_SIZE = 50_000
 """Events per poll."""
 _FRESH = 3.0
-"""Seconds. An active run samples its load about once per second."""
+"""Seconds since the last line. An active run samples its load about once per second."""
 _STALE = 15.0
-"""Seconds, if the lock cannot tell whether the run is active."""
+"""Like _FRESH, if the lock cannot tell whether the run is active."""
 
 
 class LogFollower:
     """Reads the event log of a run incrementally, and builds the model of its page. Blocks on disk access."""
 
     def __init__(self, folder: Path, *, fresh: float = _FRESH) -> None:
-        """`fresh`: seconds after the last line of the log in which a run that was not closed counts as active."""
+        """`fresh`: seconds after the last line during which an unclosed log counts as active."""
         self._folder = folder.absolute()
         self._fresh = fresh
         self._died_at: float | None = None
@@ -39,7 +39,7 @@ class LogFollower:
 
     @property
     def is_running(self) -> bool:
-        """Whether a process is active: it has not closed the log, and wrote recently or holds the lock."""
+        """Whether a process is active: it has not closed the log, and it either wrote recently or holds the lock."""
         if not self.has_log or self._reader.is_closed:
             return False
         try:

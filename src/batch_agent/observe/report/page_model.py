@@ -22,7 +22,7 @@ FORMAT = 1
 def model_of(
     view: RunView, *, title: str, began: float | None, now: float, is_running: bool, is_closed: bool
 ) -> dict[str, Any]:
-    """`began`, `now`: seconds since the epoch. `is_closed`: the last process closed the log."""
+    """`began`, `now`: seconds since the epoch. `is_closed`: whether the last process closed the log."""
     shown = _shown(view)
     counts = _counts(view, shown, is_running=is_running)
     turns = sum((stage.used.usage for stage in view.stages.values()), view.summaries)
@@ -57,22 +57,22 @@ def model_of(
 
 
 def final_model(view: RunView, folder: Path, began: float) -> dict[str, Any]:
-    """The model at the end of the process that has written the whole log in this directory."""
+    """The final model of a process that has written the whole log in this directory."""
     now = time.time()
     found = model_of(view, title=folder.name, began=began, now=now, is_running=False, is_closed=True)
     return with_evaluation(found, view, folder)
 
 
 def with_evaluation(model: dict[str, Any], view: RunView, folder: Path) -> dict[str, Any]:
-    """The model with what the checkpoint in `folder` has about the answers: their scores, metrics and comparisons."""
+    """Adds the scores, metrics and comparisons in the checkpoint `folder` to the model."""
     scores = score_columns(folder, view.answers(_shown(view)))
     results = {**model["results"], "scores": scores} if scores else model["results"]
     return {**model, "results": results, "evaluation": evaluation_json(folder)}
 
 
 def _shown(view: RunView) -> Collection[int]:
-    """Rows of the agents to show, without those that moved to another worker. If a stage has more agents than
-    inputs, the inputs or the task have changed: then only the agents of the last process are shown."""
+    """Rows of the agents to show, without those that moved to another worker. If a stage has more agents than inputs,
+    the inputs or the task have changed, and only agents of the last process are shown."""
     changed = {stage.number for stage, total in _final_totals(view) if stage.agents > total}
     timeline, rows = view.timeline, range(len(view.timeline))
     if not changed and 0 not in timeline.last_process:
@@ -84,8 +84,8 @@ def _shown(view: RunView) -> Collection[int]:
 
 
 def _final_totals(view: RunView) -> Iterator[tuple[StageView, int]]:
-    """Stages whose number of inputs is final, with that number. That of a later stage is final once the stage before it
-    has finished."""
+    """Stages whose number of inputs is final, with that number. The number of a later stage is final once the previous
+    stage has finished."""
     timeline = view.timeline
     done = Counter(
         timeline.stage[row]

@@ -17,14 +17,14 @@ _NUMBERS = ("finish", "error", "turns", "tokens_in", "cached", "tokens_out", "co
 _WIDTH = len(_NUMBERS)
 _SHORTEST = 24
 _MAX_LONG = 40_000
-"""Results whose texts are kept at full length; of later ones only the shortest beginnings are."""
+"""Number of results whose texts are kept at full length. Later ones are cut to the shortest length."""
 _MAX_SHOWN = 1_500_000
-"""Characters of all inputs on the page, of all answers, and of all error messages."""
+"""Maximum characters of all inputs on the page, and likewise of all answers and of all error messages."""
 
 
 class ResultRows:
-    """A row per agent, as in the timeline. Rows of agents in progress are empty. Numbers are stored in one array:
-    about 60 bytes per agent, and its texts."""
+    """One row per agent, in the order of the timeline. Rows of agents in progress are empty. Numbers are stored in one
+    array: about 60 bytes per agent, plus its texts."""
 
     def __init__(self) -> None:
         self._at = array("q")
@@ -34,13 +34,13 @@ class ResultRows:
         """Inputs and answers."""
         self._count = 0
         self._errors: dict[tuple[str, str], int] = {}
-        """Numbers of the errors: many agents may fail in the same way."""
+        """Number of each distinct error, because many agents may fail in the same way."""
 
     def add(self) -> None:
         self._at.append(-1)
 
     def finish(self, row: int, result: AgentResult, cost: float | None = None) -> None:
-        """Sets the result of an agent, and its dollars; None if the price is unknown."""
+        """Sets the result of an agent. `cost`: in dollars; None if the price is unknown."""
         self._at[row] = count = self._count
         self._count += 1
         error, usage = result.error, result.usage
@@ -53,10 +53,10 @@ class ResultRows:
         self._texts.append((input_preview(result.input)[:length], answer_preview(result)[:length]))
 
     def as_json(self, rows: Collection[int]) -> dict[str, Any]:
-        """These rows, in this order. The more there are, the shorter are their texts."""
+        """These rows, in this order. Texts are cut shorter as the number of rows grows."""
         at = [self._at[row] for row in rows]
         columns: dict[str, list[Any]] = {name: self._column(number, at) for number, name in enumerate(_NUMBERS)}
-        # Rounded as in the log, and then to milliseconds, without a call for each agent.
+        # Rounds as in the log and then to milliseconds, without a call per agent.
         columns["seconds"] = [((each * 1e4 + 0.5) // 1 / 10 + 0.5) // 1 / 1e3 for each in columns["seconds"]]
         columns["cost"] = [None if isnan(each) else each for each in columns["cost"]]
         for name in _NUMBERS[:-2]:
@@ -76,7 +76,7 @@ class ResultRows:
         return [self._numbers[each * _WIDTH + number] if each >= 0 else missing for each in at]
 
     def _used_errors(self, numbers: list[float]) -> tuple[list[list[str]], list[float]]:
-        """The errors of these agents, and the numbers in that list."""
+        """The distinct errors of these agents, and the index of each agent's error among them."""
         used = dict.fromkeys(sorted(set(numbers) - {_NO_ERROR}))
         length, errors = _length(len(used)), list(self._errors)
         shown = [[kind, message[:length]] for kind, message in (errors[int(number)] for number in used)]
@@ -88,5 +88,5 @@ class ResultRows:
 
 
 def _length(texts: int) -> int:
-    """Longest text, if there are so many."""
+    """Maximum length of each text, given their number."""
     return max(_SHORTEST, min(MAX_TEXT, _MAX_SHOWN // max(1, texts)))

@@ -53,8 +53,8 @@ _MAX_PAUSES = 500
 
 
 class RunView:
-    """View of a run. Mutable: updated by each event. Times are seconds from the start of the run. An agent that a later
-    process restores from the checkpoint keeps its history in the log."""
+    """View of a run. Mutable: every event updates it. Times are seconds from the start of the run. An agent that a
+    later process restores from the checkpoint keeps its history in the log."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -73,14 +73,14 @@ class RunView:
         self.throughput = RateEstimator()
         self.summaries = NO_USAGE
         self.outside_agents = NO_USAGE
-        """Usage that belongs to no agent: of summaries, and of the test of tool calls."""
+        """Usage that belongs to no agent: by summaries and by the test of tool calls."""
         self.distributions = {name: Distribution() for name in ("ttft", "turn", "agent", "queued")}
         self.limits: deque[dict[str, Any]] = deque(maxlen=_MAX_LIMITS)
         self.pauses: deque[dict[str, Any]] = deque(maxlen=_MAX_PAUSES)
         self.steered: deque[dict[str, Any]] = deque(maxlen=_MAX_PAUSES)
         self.endpoints: deque[dict[str, Any]] = deque(maxlen=_MAX_PAUSES)
         """Endpoints that joined, drained or left."""
-        """What the user changed during the run."""
+        """Changes that the user made during the run."""
         self.scheduling: Scheduling | None = None
         self._capacity = CapacityTotals()
         self._of_agents: dict[type, Callable[[float, StageView, str, Any], None]] = {
@@ -91,10 +91,10 @@ class RunView:
             CallsEnded: self._calls_ended,
             AgentFinished: self._finished,
         }
-        """Frequent events: a lookup takes less time than a match."""
+        """Frequent events, looked up here because that is faster than a match."""
 
     def start_process(self, at: float) -> None:
-        """Later events come from another process, which resumes the run."""
+        """Notes that the following events come from another process, which resumes the run."""
         self.seconds = max(self.seconds, at)
         self.processes.append(at)
         self.timeline.start_process(at)
@@ -135,7 +135,7 @@ class RunView:
         return keys[-1] if keys else None
 
     def row_keys(self, rows: Iterable[int]) -> dict[str, list[str]]:
-        """The column of the keys of these rows as results show them; empty for a run without `key=`."""
+        """The key column for these rows, as results show it; empty for a run without `key=`."""
         known = {
             self._rows[actor]: row_key(key)
             for stage in self.stages.values()
@@ -192,7 +192,7 @@ class RunView:
             case PrefixReported():
                 (stage or self._stage("")).prefix = event.prefix
             case AgentStarted() | TurnStarted() | TurnEnded() | CallsStarted() | CallsEnded() | AgentFinished():
-                pass  # as `_of_agents` says
+                pass  # handled by `_of_agents`
             case Notice() | Resumed() | BudgetReported() | CallbackFailed() | StageEvent() | WorkerEvent():
                 pass  # not shown, or known from other events
             case _:
@@ -289,7 +289,7 @@ class RunView:
         return stage
 
     def _actor(self, stage: StageView, key: str) -> int | None:
-        """The actor of a key; None if the log does not contain the start of its agent."""
+        """The actor with this key; None if the log does not contain the start of its agent."""
         actor = stage.actors.get(key)
         if actor is None and "." in key:
             agent = stage.actors.get(key.partition(".")[0])

@@ -1,4 +1,4 @@
-"""Savings of a run: work that sharing, caching and resuming avoided, each with its baseline."""
+"""Savings of a run: work that was avoided by sharing, caching and resuming, each with its baseline."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,7 +15,7 @@ _IDLE, _GENERATING, _ANSWERED, _CALLING, _RETRYING = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """One saving. `saved` is None if unknown, with the reason in `basis`. `without` is the baseline."""
+    """One saving. `saved` is None if unknown; `basis` then has the reason. `without` is the baseline."""
 
     name: str
     saved: float | None
@@ -29,26 +29,26 @@ class Saving:
 
 
 class AvoidedRepeats:
-    """Work that would have been repeated if every error, rejected answer and restart had sent an agent back to its
-    first turn. An actor is an agent, or a chunk of a long input."""
+    """Work that would be repeated if every error, rejected answer and restart sent an agent back to its first turn. An
+    actor is an agent, or a chunk of a long input."""
 
     def __init__(self) -> None:
         self.retries = 0
         self.rejected = 0
         self.tokens_not_repeated = 0
-        """Tokens of the turns before the repeated one."""
+        """Tokens of the turns that precede a repeated one."""
         self.continued = 0
-        """Agents that a later process continued."""
+        """Agents that were continued by a later process."""
         self.restored = 0
-        """Answers from the checkpoint."""
+        """Answers that were restored from the checkpoint."""
         self.tokens_restored = 0
-        """Tokens of those two."""
+        """Tokens of continued and restored agents."""
         self._paid: list[int] = []
         self._last_turn: list[int] = []
         self._last = bytearray()
 
     def add(self) -> None:
-        """Adds an actor; they are numbered."""
+        """Adds an actor. Actors are numbered in order."""
         self._paid.append(0)
         self._last_turn.append(0)
         self._last.append(_IDLE)
@@ -79,7 +79,7 @@ class AvoidedRepeats:
         self._last[actor] = _CALLING
 
     def reassign(self, actor: int) -> None:
-        """Another worker continues the agent."""
+        """Notes that another worker continues the agent."""
         self._last[actor] = _IDLE
 
     def restore(self, usage: Usage) -> None:
@@ -93,7 +93,7 @@ class AvoidedRepeats:
 def savings(
     turns: Usage, tools: Sequence[ToolUsage], repeats: AvoidedRepeats, scheduling: Scheduling | None = None
 ) -> list[Saving]:
-    """Savings of a run. `turns`: usage of all turns in the log; `scheduling`: known at its end."""
+    """The savings of a run. `turns`: usage of all turns in the log. `scheduling`: known at the end of the run."""
     used = turns.input + turns.output
     return [
         _prefill(turns),

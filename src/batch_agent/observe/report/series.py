@@ -14,13 +14,13 @@ _SHARES = frozenset({"kv_usage"})
 
 
 class Series:
-    """Samples averaged in bins. When a run outgrows them, pairs of bins are merged, so that the number of points is
-    bounded."""
+    """Samples averaged in bins. When there are too many bins, adjacent ones are merged in pairs, so the number of
+    points is bounded."""
 
     def __init__(self) -> None:
         self._width = _FINEST
         self._bins: dict[int, dict[str, _Bin]] = {}
-        """Samples by bin and backend."""
+        """Bins of each backend, by number."""
 
     def take(self, at: float, sampled: LoadSampled) -> None:
         while at >= _MAX_POINTS * self._width:

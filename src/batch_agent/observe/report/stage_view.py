@@ -34,7 +34,7 @@ class StageCounts:
 
 
 class StageView:
-    """View of a stage. Mutable: updated by each event."""
+    """View of a stage. Mutable: every event updates it."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class StageView:
         self.added = 0
         """Agents of inputs that were added during the run."""
         self.queued = 0
-        """Items of a flow that it got in this process."""
+        """Items of a flow that reached the stage in this process."""
         self.turns = 0
         self.retries = 0
         self.compactions = 0
@@ -54,7 +54,7 @@ class StageView:
         """Usage of answers from the checkpoint that are not in the log."""
         self.prefix: PrefixReport | None = None
         self.actors: dict[str, int] = {}
-        """Its agents, and the chunks of their long inputs, by key."""
+        """Agents of the stage and chunks of their long inputs, by key."""
         self.agents = 0
         self._failures: dict[str, dict[int, tuple[int, str, str]]] = {}
         self._kinds: dict[int, str] = {}
@@ -68,11 +68,11 @@ class StageView:
 
     @property
     def inputs(self) -> int | None:
-        """Number of agents for the inputs; None if these are streamed, or come from another stage."""
+        """Number of agents for the inputs; None if inputs are streamed or come from another stage."""
         return None if self.began is None or self.began.total is None else self.began.total + self.added
 
     def begin(self, event: RunStarted) -> None:
-        """A process starts its run."""
+        """Notes that a process starts its run."""
         self.began, self.added, self._price = event, 0, event.price
 
     def finished(self, at: float, row: int, event: AgentFinished) -> None:
@@ -100,7 +100,7 @@ class StageView:
         self.restored += result.usage
 
     def cost(self, usage: Usage) -> float | None:
-        """Dollars; None if the price is unknown."""
+        """Cost in dollars; None if the price is unknown."""
         return None if self._price is None else round(self._price.of(usage), 9)
 
     def as_json(self, counts: StageCounts, is_shown: Callable[[int], bool]) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class StageView:
         }
 
     def _lanes(self, usage: Usage) -> list[dict[str, Any]]:
-        """Tokens and cost of each lane; empty if all is of the lane standard."""
+        """Tokens and cost of each lane; empty if only the standard lane was used."""
         if usage.lanes == ("standard",):
             return []
         parts = [(lane, usage.of_lane(lane)) for lane in usage.lanes]

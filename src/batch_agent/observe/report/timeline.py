@@ -14,8 +14,8 @@ _COLUMNS = (("waiting", WAITING), ("generating", GENERATING), ("tools", TOOLS), 
 
 
 class Activity:
-    """Time that agents spent in each state, in bins. When a run outgrows them, pairs of bins are merged. A state
-    counts for the rest of its bin, and for all of a new bin; a change corrects that."""
+    """Time that agents spent in each state, in bins. When there are too many bins, adjacent ones are merged in pairs. A
+    state is counted for the rest of its bin and for the whole of a new bin; a later change corrects that."""
 
     def __init__(self) -> None:
         self._now = [0] * (DONE + 1)
@@ -60,14 +60,14 @@ class Activity:
 
 FAILED, ANSWERED, IN_PROGRESS = 0, 1, 2
 _CODES = (0, 0, 1, 2, 0)
-"""Segment codes of the states; 0 is a gap."""
+"""Segment code of each state; 0 is a gap."""
 _ONE_BYTE = 128
-"""Varints below this have one byte."""
+"""Varints below this take one byte."""
 
 
 class Timeline:
-    """A row per agent, in the order of their starts, stored in columns: about 100 bytes per agent. Segment times are in
-    hundredths of a second. An agent with chunks is generating while any of them is."""
+    """One row per agent, in the order of their starts, stored in columns of about 100 bytes per agent. Segment times
+    are in hundredths of a second. An agent with chunks is generating while any of them is."""
 
     def __init__(self) -> None:
         self.stage = array("H")
@@ -78,7 +78,7 @@ class Timeline:
         self.last_process = array("H")
         """Last process of the agent; 0 after it was reassigned to another worker."""
         self.restored_by = array("H")
-        """Last process that restored its answer from the checkpoint; 0: none."""
+        """Last process that restored the agent's answer from the checkpoint; 0: none."""
         self.state = bytearray()
         self.activity = Activity()
         self.process = 0
@@ -116,16 +116,16 @@ class Timeline:
         self._set_state(at, row, WAITING)
 
     def add_generating(self, at: float, row: int, more: int) -> None:
-        """A turn starts (1) or ends (-1)."""
+        """Notes that a turn starts (1) or ends (-1)."""
         turns = self._generating[row] + more
         self._generating[row] = turns if turns > 0 else 0
         before = self.state[row]
         after = GENERATING if turns > 0 else TOOLS if self._calling[row] else WAITING
-        if before != after and before != DONE:  # else a late event of an agent that timed out
+        if before != after and before != DONE:  # otherwise it is a late event of an agent that timed out
             self._change(at, row, before, after)
 
     def add_calling(self, at: float, row: int, more: int) -> None:
-        """Tool calls start (1) or end (-1)."""
+        """Notes that tool calls start (1) or end (-1)."""
         calls = self._calling[row] + more
         self._calling[row] = calls if calls > 0 else 0
         before = self.state[row]
@@ -139,14 +139,14 @@ class Timeline:
         self._set_state(at, row, DONE)
 
     def remove(self, at: float, row: int) -> None:
-        """Another worker has the agent, possibly for another client, so there may be no more events. Finished agents
-        are not changed."""
+        """Ends the row of an agent that another worker has taken over, possibly for another client, so there may be no
+        more events. Finished agents are not changed."""
         if self.outcome[row] == IN_PROGRESS:
             self.last_process[row] = self._generating[row] = self._calling[row] = 0
             self._set_state(at, row, ABSENT)
 
     def start_process(self, at: float) -> None:
-        """Agents in progress ended with the previous process."""
+        """Ends the rows of agents in progress, which ended with the previous process."""
         self.process += 1
         for row, state in enumerate(self.state):
             if state in (WAITING, GENERATING, TOOLS):
@@ -154,7 +154,7 @@ class Timeline:
                 self._set_state(at, row, ABSENT)
 
     def as_json(self, at: float, rows: Iterable[int]) -> dict[str, Any]:
-        """These rows at this time."""
+        """The given rows at this time."""
         now, chosen = round(at * 100), list(rows)
         encoded = bytearray()
         for row in chosen:
@@ -191,7 +191,7 @@ class Timeline:
 
 
 def _put_segment(into: bytearray, code: int, gap: int, length: int) -> None:
-    """Appends a segment: its code, the time since the one before it, and its length."""
+    """Appends a segment: its code, the gap since the previous one, and its length."""
     if gap < _ONE_BYTE and length < _ONE_BYTE:
         into.extend((code, gap, length))
     else:

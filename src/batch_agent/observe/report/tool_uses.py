@@ -29,8 +29,8 @@ class ToolUsage:
 
     @classmethod
     def of(cls, tool: ToolUse) -> Self:
-        """From the statistics of the tool itself. Executions that answered no call are left out: those made in advance,
-        and those whose agent had ended."""
+        """Takes the tool's own statistics. Leaves out executions that answered no call: those started in advance, and
+        those whose agent had ended."""
         executed = min(tool.executed, tool.requested - tool.shared - tool.cached)
         return cls(
             tool.name, tool.requested, executed, tool.shared, tool.cached, tool.failed, tool.seconds,
@@ -51,8 +51,8 @@ class ToolUsage:
 
 
 class ToolUsages:
-    """Usage of all tools, counted from the agents' calls during a process; at its end, the tools' own statistics
-    replace the counts, except for tools that do not exist. Only those contain the savings. Each worker has its own
+    """Usage of all tools. During a process it is counted from the agents' calls; at its end, the tools' own statistics,
+    which also contain the savings, replace the counts, except for tools that do not exist. Each worker has its own
     tools."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class ToolUsages:
         """Durations of all executions."""
         self._past: tuple[ToolUsage, ...] = ()
         self._counted: dict[tuple[str, str], _Calls] = {}
-        """Statistics by worker and tool."""
+        """Counts by worker and tool."""
         self._restored: dict[tuple[str, str], _Calls] = {}
         self._reported: list[tuple[str, ToolUsage]] = []
 
@@ -68,11 +68,11 @@ class ToolUsages:
         self._count(calls, worker, self._counted)
 
     def add_restored(self, calls: Iterable[CallRecord]) -> None:
-        """Calls of an agent that finished before the log started."""
+        """Adds the calls of an agent that finished before the log started."""
         self._count(calls, "", self._restored)
 
     def add_reports(self, tools: Sequence[ToolUse], worker: str = "") -> None:
-        """Statistics at the end of a process; in a flow, once per set of tools."""
+        """Adds the statistics at the end of a process; in a flow, called once per set of tools."""
         self._reported += ((worker, ToolUsage.of(tool)) for tool in tools)
 
     def start_process(self) -> None:

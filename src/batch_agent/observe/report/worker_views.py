@@ -7,7 +7,7 @@ from ..run_stats import Tokens
 
 
 class WorkerViews:
-    """Agents and turns by worker; the submitter has an empty name. Mutable: updated by each event."""
+    """Agents and turns by worker. The submitter has an empty name. Mutable: every event updates it."""
 
     def __init__(self) -> None:
         self._assigned: dict[int, str] = {}
@@ -15,7 +15,7 @@ class WorkerViews:
         self._work: dict[str, _Work] = {}
 
     def assign(self, worker: str, row: int) -> None:
-        """The worker starts the agent."""
+        """Notes that the worker starts the agent."""
         self._assigned[row] = worker
 
     def add_turn(self, worker: str, usage: Usage, cost: float | None) -> None:
@@ -28,7 +28,7 @@ class WorkerViews:
         work.cost = None if work.cost is None or cost is None else work.cost + cost
 
     def finish(self, row: int) -> None:
-        """The agent has answered or failed."""
+        """Notes that the agent has answered or failed."""
         worker = self._assigned.pop(row, None)
         if worker is not None:
             self._work.setdefault(worker, _Work()).agents += 1
@@ -37,7 +37,7 @@ class WorkerViews:
         self._assigned.pop(row, None)
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Rows of all workers; none for a run with one process."""
+        """Rows of all workers; empty for a run with one process."""
         if not self._work.keys() - {""}:
             return []
         return [{"name": name, **work.as_json()} for name, work in sorted(self._work.items())]

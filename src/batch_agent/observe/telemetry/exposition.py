@@ -16,7 +16,7 @@ _POLL_SECONDS = 0.05
 
 
 class MetricsServer:
-    """Serves the metrics of a registry on a port, from its creation until it is closed."""
+    """Serves the metrics of a registry on a port, from creation until it is closed."""
 
     def __init__(self, port: int, host: str, registry: CollectorRegistry) -> None:
         """`port`: 0 picks a free one. Raises SpecError."""
@@ -30,7 +30,7 @@ class MetricsServer:
         return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self._port}/metrics"
 
     def open(self) -> None:
-        """Opens it again on the same port, if it is closed. Raises SpecError."""
+        """Opens a closed server again on the same port. Raises SpecError."""
         if self._serving is not None:
             return
         try:

@@ -14,7 +14,7 @@ _RESERVED_LABELS = {*_RUN, "outcome", "error", "state", "kind", "tool", "source"
 
 
 class Families:
-    """Metric families of a registry, shared by all its runs. Holds no reference to the registry, so that it can be
+    """Metric families of a registry, shared by all its runs. Holds no reference to the registry, which can thus be
     garbage-collected."""
 
     def __init__(self, registry: CollectorRegistry, constant: Sequence[str]) -> None:

@@ -16,35 +16,35 @@ from . import semconv as genai
 
 Content = dict[str, str | int]
 Show = Callable[[str], str]
-"""Returns what is exported of a text."""
+"""Returns the part of a text to show."""
 _MODEL = re.compile(r'"model"\s*:\s*"([^"\\]+)"')
 _HEAD_CHARS = 4_096
-"""Beginning of a streamed response, which names the model."""
+"""Length of the beginning of a streamed response, which names the model."""
 _PORTS = {"http": 80, "https": 443}
 
 
 class RunContents:
-    """Contents of a run. Secrets are known from exchanges: before the first one, there are no contents."""
+    """Contents of a run. Secrets are known from exchanges, so there are no contents before the first exchange."""
 
     def __init__(self, max_chars: int) -> None:
         """`max_chars`: limit of the texts in one attribute."""
         self._max_chars = max_chars
         self._masks: dict[Show, None] = {}
-        """One for each server: a tool result may have the secret of any."""
+        """Masks, one per server: a tool result may contain the secret of any of them."""
         self._prompts: dict[Prompt, Content] = {}
         self._exchanges: dict[tuple[str, str, int], Exchange] = {}
         """Exchanges of turns that have not ended, by stage, key and turn."""
 
     def add(self, exchange: Exchange) -> None:
-        """Each attempt of a turn replaces the one before it."""
+        """Adds an attempt, which replaces the previous attempt of the same turn."""
         self._masks.setdefault(exchange.mask)
         request = exchange.request
         if request.agent:
             self._exchanges[request.stage, request.agent, request.turn + 1] = exchange
 
     def request(self, stage: str, key: str, turn: int) -> Content:
-        """The request of a turn, the address of the server, and the model that the response names. Empty if another
-        process sent the request. Read once."""
+        """The request of a turn, the address of the server, and the model named in the response. Empty if another
+        process sent the request. Can be read once."""
         exchange = self._exchanges.pop((stage, key, turn), None)
         if exchange is None:
             return {}
@@ -95,7 +95,7 @@ class RunContents:
         return {genai.INPUT_MESSAGES: self._messages([User(text)]), genai.INPUT_VALUE: self._cut(text)}
 
     def _messages(self, messages: Sequence[Message], finish: FinishReason | None = None) -> str:
-        """`finish`: of the last message."""
+        """`finish`: finish reason of the last message."""
 
         def build(show: Show) -> list[dict[str, Any]]:
             shown = [_message(message, show) for message in messages]
@@ -106,7 +106,7 @@ class RunContents:
         return self._json(build)
 
     def _prompt(self, prompt: Prompt) -> Content:
-        """All agents of a run share it, so it is encoded once."""
+        """Encoded once, because all agents of a run share it."""
         known = self._prompts.get(prompt)
         if known is None:
             known = self._prompts[prompt] = {}
@@ -117,7 +117,7 @@ class RunContents:
         return known
 
     def _tools(self, tools: Sequence[ToolSpec]) -> str:
-        """Names alone if the definitions are too long: half a schema is none."""
+        """Definitions of the tools, or only their names if the definitions are too long: half a schema is useless."""
         names = [{"type": genai.FUNCTION, "name": tool.name} for tool in tools]
         whole = [
             {**name, "description": tool.description, "parameters": tool.parameters}
@@ -150,8 +150,8 @@ class RunContents:
 
 
 def fair_limit(lengths: Sequence[int], total: int) -> int:
-    """The length to which texts are cut so that together they have at most `total` characters: short texts stay whole,
-    and the longest ones are cut alike."""
+    """The length to which texts are cut so that their total is at most `total` characters. Short texts stay whole; the
+    longest ones are cut to the same length."""
     left = total
     for count, length in zip(range(len(lengths), 0, -1), sorted(lengths), strict=True):
         if length * count > left:
@@ -161,7 +161,7 @@ def fair_limit(lengths: Sequence[int], total: int) -> int:
 
 
 def cut(text: str, limit: int) -> str:
-    """The beginning of a text, with the number of characters that are left out."""
+    """The beginning of a text, with the number of omitted characters."""
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit:,} more characters)"
 
 
@@ -192,7 +192,7 @@ def _text(content: str) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> Any:
-    """Arguments as data; as text if they are not JSON, because the model's are not or because they were cut."""
+    """Arguments as data, or as text if they are not JSON because of the model or because they were cut."""
     try:
         return loads(text)
     except (ValueError, RecursionError):

@@ -82,7 +82,7 @@ class Metrics:
             run.write()
 
     def close(self) -> None:
-        """Ends the run of this thread: its part of the gauges is removed, counters stay. The last run closes the
+        """Ends the run of this thread: removes its part of the gauges, and keeps the counters. The last run closes the
         port."""
         with self._lock:
             run = self._runs.pop(threading.get_ident(), None)
@@ -101,7 +101,7 @@ class Metrics:
 
 
 class _Run:
-    """Metrics of one run, with all its stages."""
+    """Metrics of one run with all its stages."""
 
     def __init__(self, families: "Families", constant: tuple[str, ...]) -> None:
         """`constant`: values of the user's labels."""

@@ -1,5 +1,5 @@
-"""Names of the OpenTelemetry semantic conventions for generative AI (in development, since mid-2026 in the repository
-open-telemetry/semantic-conventions-genai), and own names where there is no convention."""
+"""Names from the OpenTelemetry semantic conventions for generative AI (in development, since mid-2026 in the repository
+open-telemetry/semantic-conventions-genai), and names of our own where there is no convention."""
 
 from ...core.requests import FinishReason
 
@@ -41,16 +41,16 @@ OPENINFERENCE_KIND = "openinference.span.kind"
 CHAIN = "CHAIN"
 INPUT_VALUE = "input.value"
 OUTPUT_VALUE = "output.value"
-"""Only in traces with contents, as are the names above up to `gen_ai.response.model`. The last ones are those of
+"""Only in traces with contents, like all names above from `gen_ai.response.model` on. The last ones come from
 OpenInference: MLflow and Phoenix read the messages of the conventions, but neither knows `invoke_workflow`, and their
 lists show these values."""
 
 TOOL_FAILED = "tool_error"
-"""An `error.type`. The tool's message is not exported."""
+"""Value of `error.type`. The tool's message is not exported."""
 STOPPED = "stopped"
-"""An `error.type`: the run ended before the agent."""
+"""Value of `error.type`: the run ended before the agent."""
 REASSIGNED = "reassigned"
-"""An `error.type`: another worker continues the agent, in its own span."""
+"""Value of `error.type`: another worker continues the agent, in a span of its own."""
 
 INDEX = "batch_agent.index"
 TURN = "batch_agent.turn"
@@ -68,7 +68,7 @@ SECONDS = "batch_agent.seconds"
 RETRY = "batch_agent.retry"
 PAUSED = "batch_agent.paused"
 PAUSE_ENDED = "batch_agent.pause_ended"
-"""Span events."""
+"""Names of span events."""
 
 _PROVIDERS = {"bedrock": "aws.bedrock"}
 _REASONS: dict[FinishReason, str] = {"calls": "tool_call"}

@@ -1,7 +1,7 @@
 """Spans of a run, its stages, agents, turns and tool calls. Needs opentelemetry-api.
 
 Only spans with children are open while they last; spans of turns and calls are created when they end. Error messages
-are not exported; prompts, answers, tool arguments and results only from `RunContents`."""
+are not exported. Prompts, answers, tool arguments and results are exported only by `RunContents`."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -44,8 +44,8 @@ class RunSpans:
     def __init__(
         self, tracer: Tracer, parent: Context, name: str, at: float, contents: RunContents | None = None
     ) -> None:
-        """`parent`: context in which the run was started. `name`: name of the run; may be empty. `contents`: None if
-        contents are not exported."""
+        """`parent`: context in which the run was started. `name`: name of the run, may be empty. `contents`: None if
+        they are not exported."""
         self._tracer = tracer
         self._last = at
         self._contents = contents
@@ -54,7 +54,7 @@ class RunSpans:
         self._is_cut = False
 
     def take(self, at: float, event: Event) -> None:
-        self._last = at = max(at, self._last)  # if the clock is set back, no span ends before its start
+        self._last = at = max(at, self._last)  # no span ends before its start, even if the clock is set back
         match event:
             case StageEvent(name, RunStarted() as inner):
                 self._stages[name] = _Group(self._tracer, self._run.context, name, at, self._contents, name)
@@ -89,7 +89,7 @@ class _Agent:
     span: Span
     context: Context
     turns: dict[str, _Turn] = field(default_factory=dict)
-    """Turns in progress by key: chunks of a long input have turns of their own."""
+    """Turns by key, because chunks of a long input have their own."""
 
 
 class _Group:
@@ -152,7 +152,7 @@ class _Group:
                 pass
 
     def end(self, at: float, *, is_cut: bool = False) -> bool:
-        """Ends the span, and those of unfinished agents. Returns whether there were any, here or elsewhere
+        """Ends the span and the spans of unfinished agents. Returns whether there were any, here or elsewhere
         (`is_cut`)."""
         is_cut = is_cut or bool(self._agents)
         if is_cut:
@@ -207,7 +207,7 @@ class _Group:
                 _fail(span, genai.TOOL_FAILED)
             span.end(
                 _ns(min(at, began + call.seconds))
-            )  # a call that was started early took longer than the agent waited
+            )  # a call that was started early may take longer than the agent waited
 
     def _finish_agent(self, at: float, result: AgentResult, *, is_resumed: bool) -> None:
         self._outcomes[genai.RESUMED if is_resumed else genai.ANSWERED if result.ok else genai.FAILED] += 1
@@ -236,7 +236,7 @@ class _Group:
         agent.span.end(_ns(at))
 
     def _chat(self, agent: _Agent, key: str, turn: _Turn, more: Attributes) -> Span:
-        """One span for all attempts, as the conventions require."""
+        """Creates one span for all attempts, as the conventions require."""
         attributes = {genai.CONVERSATION: row_key(key), genai.TURN: turn.number, **self._common, **more}
         if self._contents is not None:
             attributes |= self._contents.request(self._stage, key, turn.number)
@@ -273,7 +273,7 @@ class _Group:
         )
 
     def _agent(self, key: str) -> _Agent | None:
-        """The agent of a key; None if it has ended: events of another worker may arrive late."""
+        """The agent with this key; None if it has ended, because events of another worker may arrive late."""
         return self._agents.get(key) or self._agents.get(key.partition(".")[0])
 
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from .families import Families
 
 _MAX_TOOLS = 100
-"""Limit on tool labels: models also call tools that do not exist, and each name would be a time series."""
+"""Maximum number of tool labels. Models also call tools that do not exist, and each name would be a time series."""
 _OTHER = "other"
 
 
 class GaugeContributions:
-    """Contribution of one run to gauges that it shares with other runs."""
+    """The contribution of one run to gauges that it shares with other runs."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[Gauge, tuple[str, ...]], float] = {}
@@ -33,7 +33,7 @@ class GaugeContributions:
         _child(gauge, labels).inc(value - before)
 
     def replace(self, gauge: "Gauge", labels: tuple[str, ...], value: float) -> None:
-        """Sets a gauge that has the same value for all runs, and is not a sum."""
+        """Sets a gauge that has the same value for all runs, so it is not a sum."""
         self._replaced.add((gauge, labels))
         _child(gauge, labels).set(value)
 
@@ -45,8 +45,8 @@ class GaugeContributions:
 
 
 class StageMetrics:
-    """Metrics of one stage of a flow, or of a run without stages. Counts are collected and written to Prometheus'
-    counters, which are slow, once for many events."""
+    """Metrics of one stage of a flow, or of a run without stages. Counts are collected and written in batches, because
+    Prometheus' counters are slow."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class StageMetrics:
         self._expected = inputs
 
     def expect(self, more: int) -> None:
-        """Adds to the number of inputs."""
+        """Adds to the number of expected inputs."""
         self._expected += more
 
     def on_agent_started(self, key: str) -> None:
@@ -82,7 +82,7 @@ class StageMetrics:
         self.agents.add(key)
 
     def on_agent_reassigned(self, key: str) -> None:
-        """Another worker resumes or restarts the agent."""
+        """Handles an agent that another worker resumes or restarts."""
         self._started -= key in self.agents
         self.agents.remove(key)
 

@@ -26,8 +26,8 @@ class Traces:
     """`BatchAgent.run(..., events=[Traces()])`: a span for the run, with child spans for stages, agents, turns and
     calls.
 
-    The run's span is a child of the span that is current where this object is created. Spans go to
-    `tracer_provider`, or to the global one. One object can be used for several runs, also concurrently."""
+    The run's span is a child of the span that is current when this object is created. Spans go to `tracer_provider`, or
+    to the global one. One object can be used for several runs, also concurrently."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class Traces:
         content: bool = False,
         content_chars: int = 16_000,
     ) -> None:
-        """`name`: added to the span names, such as "triage". `content`: with prompts, answers, tool arguments and
-        results, without the secrets that are sent to the server; `content_chars`: characters of them in one attribute,
-        above which the longest texts are cut. Raises SpecError."""
+        """`name`: added to the span names, such as "triage". `content`: whether to export prompts, answers, tool
+        arguments and results, without the secrets that are sent to the server. `content_chars`: maximum characters in
+        one attribute; the longest texts are cut to fit. Raises SpecError."""
         try:
             from opentelemetry import context, trace
         except ImportError as error:
@@ -82,13 +82,13 @@ class Traces:
         return run
 
     def _contents_of_run(self) -> "RunContents | None":
-        """Contents of the run of this thread: its first exchange comes before its first event."""
+        """Contents of the run of this thread. Its first exchange comes before its first event."""
         if self._content_chars is None:
             return None
         return self._contents.setdefault(threading.get_ident(), message_content.RunContents(self._content_chars))
 
     def _parent(self) -> "Context":
-        """The context of the run, if it has a current span; else the one in which this object was created."""
+        """The current span's context, if the run has one; otherwise the context in which this object was created."""
         from opentelemetry import context, trace
 
         return context.get_current() if trace.get_current_span().get_span_context().is_valid else self._creation_context

@@ -42,8 +42,8 @@ _MAX_PREVIEW = 200
 def agent_trace_lines(
     config: AgentConfig, key: str, facts: Sequence[Fact], *, full: bool = False, is_running: bool = True
 ) -> Iterator[Text]:
-    """Task, replies, tool calls and outcome of an agent; with `full` also the system prompt, the tools and the schema,
-    and nothing is shortened. `is_running`: False for an agent that no process runs. `.plain` of a line is its text
+    """Task, replies, tool calls and outcome of an agent. With `full`, also the system prompt, the tools and the schema,
+    and nothing is shortened. `is_running`: False if no process runs the agent. The `.plain` of a line is its text
     without styles."""
     job = recorded_job(key, facts)
     trace = _Trace(Conversation(config, job), full)
@@ -58,7 +58,7 @@ def agent_trace_lines(
 
 
 def prompt_lines(config: AgentConfig) -> Iterator[Text]:
-    """Lines about what all agents of the run share: model, system prompt, tools and the schema of the answers."""
+    """The parts that all agents of the run share: model, system prompt, tools and the schema of the answers."""
     yield from part("model", f"{config.model}, max {config.max_turns} turns", "cyan")
     if config.prompt.system:
         yield from part("system", config.prompt.system, "cyan")
@@ -69,7 +69,7 @@ def prompt_lines(config: AgentConfig) -> Iterator[Text]:
 
 
 class _Trace:
-    """Lines of an agent's facts. Mutable: the conversation follows them."""
+    """Lines for an agent's facts. Mutable: its conversation follows the facts."""
 
     def __init__(self, conversation: Conversation, full: bool) -> None:
         self._conversation = conversation
@@ -106,7 +106,7 @@ class _Trace:
             case Sampled():
                 pass  # `batch-agent export` shows them
             case Claimed() | Withdrawn() | Settled():
-                pass  # only relevant while the calls of a turn are in progress: see `outcome_lines`
+                pass  # only relevant during the calls of a turn: see `outcome_lines`
             case _:
                 assert_never(fact)
 
@@ -126,7 +126,7 @@ class _Trace:
                 yield from part(unfinished, f"turn {self._turn + 1} has no reply yet", "bold yellow")
 
     def short(self, text: str) -> str:
-        """On one line; unchanged in a full trace."""
+        """The text on one line; unchanged in a full trace."""
         if self._full:
             return text
         shown = one_line(text, _MAX_PREVIEW)
@@ -180,7 +180,7 @@ class _Trace:
 
 
 def _placement(reference: Reference, present: Collection[str]) -> str:
-    """Placement of a result in the prompt, with its reason. `present`: references that the prompt had before."""
+    """Where a result stands in the prompt, and why. `present`: references that were already in the prompt."""
     readers, moved = reference.readers, f"{reference.moved_chars:,} characters behind it"
     if reference.heading in present:
         if reference.placement == "first":
@@ -220,7 +220,7 @@ def _compaction(fact: Compacted) -> str:
 
 
 def part(label: str, text: str, style: str = "") -> Iterator[Text]:
-    """A labelled text; further lines are indented."""
+    """A labelled text with its further lines indented."""
     first, *others = safe_text(text).splitlines() or [""]
     yield Text.assemble((f"{label:<{_INDENT - 1}} ", style), first)
     for line in others:
@@ -228,7 +228,7 @@ def part(label: str, text: str, style: str = "") -> Iterator[Text]:
 
 
 def as_text(value: Any) -> str:
-    """A string unchanged, other values as JSON, with `repr` for what JSON cannot represent."""
+    """A string as it is, any other value as JSON, or by `repr` if JSON cannot represent it."""
     if isinstance(value, str):
         return value
     return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()

@@ -1,4 +1,4 @@
-"""Summary of a flow from its events, in a few lines of text: also of one that was interrupted."""
+"""Summary of a flow from its events in a few lines of text, also for an interrupted flow."""
 
 from collections import Counter
 
@@ -34,8 +34,8 @@ def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:
 
 
 def _cost_parts(state: LiveState) -> list[str]:
-    """What the answers cost, restored ones too, and what the budget counts beyond that. Stages share a budget, or each
-    backend of a run with `fallback=` has one."""
+    """The cost of the answers, including restored ones, and the amount that the budget counts beyond that. Stages share
+    a budget, or each backend of a run with `fallback=` has one."""
     stages = [stage for stage in state.stages.values() if stage.stats.run is not None]
     costs = [stage.cost_of(stage.usage) for stage in stages]
     costs += [stage.cost_of(state.tools.summaries) for stage in stages[:1]]
@@ -65,12 +65,12 @@ def _partial_stage_line(name: str, stage: LiveStage) -> str:
 
 
 def truncated_parts(count: int) -> list[str]:
-    """Number of answers that were cut, if any."""
+    """The number of truncated answers, if any."""
     return [truncation_note(count)] if count else []
 
 
 def usage_parts(usage: Usage, cost: float | None) -> list[str]:
-    """Tokens and cost, as far as they are known."""
+    """Tokens and cost, where known."""
     spent = [tokens(usage)] if usage.input or usage.output else []
     return [*spent, dollars(cost)] if cost else spent
 

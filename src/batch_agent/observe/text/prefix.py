@@ -6,22 +6,22 @@ from ...core.run_reports import PrefixReport, SharedResults
 from .text_format import plural
 
 _MIN_GAP = 0.1
-"""Difference between the expected and the measured share of cache hits that is worth a line."""
+"""Difference between the expected and the measured share of cache hits above which a line is shown."""
 _MIN_MISSED_TOKENS = 10_000
 
 
 def prefix_lines(report: PrefixReport) -> list[str]:
-    """Lines about what prompts share and what else they could share, and a line per finding."""
+    """The prefixes that prompts share and could share, and one line per finding."""
     return [*_shared(report), *_inline(report), *_findings(report)]
 
 
 def prefix_notes(report: PrefixReport) -> list[str]:
-    """Lines before a run: none if nothing keeps the prompts from sharing more."""
+    """Lines shown before a run; empty if nothing keeps prompts from sharing more."""
     return [*_shared(report), *_findings(report)] if report.findings else []
 
 
 def prefix_outcome_line(report: PrefixReport) -> str | None:
-    """Line after a run in which the server's cache served much less of the first prompts than it could."""
+    """Line shown after a run if the server's cache served much less of the first prompts than it could."""
     if report.predicted is None or report.measured is None:
         return None
     gap = report.predicted - report.measured
@@ -35,7 +35,7 @@ def prefix_outcome_line(report: PrefixReport) -> str | None:
 
 
 def shared_results_line(shared: SharedResults) -> str:
-    """Tool results that were placed before the agents' own text, or what that would have saved."""
+    """Line about tool results that were placed before the agents' own text, or about what that would have saved."""
     if not shared.placed:
         if not shared.references:
             return "Shared results: none was placed first, as that would have saved nothing."

@@ -1,4 +1,4 @@
-"""Outputs of a run, in lines of text: its results, its report, and what is kept of a run that was stopped."""
+"""Outputs of a run as lines of text: its results, its report, and what is kept of a stopped run."""
 
 from contextlib import suppress
 from os import PathLike
@@ -35,8 +35,8 @@ class RunOutputs:
                     print(safe_text(line), file=stream, flush=True)
 
     def end_lines(self, state: LiveState, seconds: float, error: BaseException | None) -> list[str]:
-        """Summary of the run or flow, the paths of its results and of its report, and what is kept of one that was
-        stopped. `error`: what ended it early."""
+        """Summary of the run or flow, paths of its results and report, and what is kept of a stopped run. `error`: the
+        error that ended it early."""
         if state.is_flow:
             lines = partial_flow_summary_lines(state, seconds)
         else:
@@ -48,7 +48,8 @@ class RunOutputs:
         return lines if error is None else [*lines, self.stop_line(agents_done(state))]
 
     def stop_line(self, agents: str, reason: str = "Stopped.") -> str:
-        """Why a run was stopped, what is kept of it, and how to resume it. `agents`: how many are done."""
+        """Why a run was stopped, what is kept of it, and how to resume it. `agents`: a text with the number of finished
+        agents."""
         if self.store is not None:
             location = f"on {public_url(self.store)} as run {self.run_id!r}"
         elif self.checkpoint is not None:
@@ -64,15 +65,14 @@ class RunOutputs:
 
 
 def agents_done(state: LiveState) -> str:
-    """Text that says how many agents are done, and of how many. A flow does not know the number of its agents before it
-    ends."""
+    """The number of finished agents, and the total. The number of agents in a flow is unknown until it ends."""
     if not state.is_flow:
         return count_done(state.run_stats.done, state.stages[""].total)
     return count_done(sum(stage.stats.done for stage in state.stages.values()), None)
 
 
 def count_done(done: int, total: int | None) -> str:
-    """Text such as "132 of 300 agents are done". `total`: None if unknown."""
+    """A text like "132 of 300 agents are done". `total`: None if unknown."""
     if total is not None:
         return f"{done:,} of {plural(total, 'agent')} {'is' if total == 1 else 'are'} done"
     return f"{plural(done, 'agent')} {'is' if done == 1 else 'are'} done"

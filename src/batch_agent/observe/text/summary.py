@@ -19,7 +19,7 @@ _SHOWN_DOLLARS = 0.0001
 
 
 def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False) -> list[str]:
-    """Summary of a run that is not a flow. `is_stopped`: the run ended before its inputs did."""
+    """Summary of a run that is not a flow. `is_stopped`: whether the run ended before all inputs did."""
     stats = state.run_stats
     lines = [f"{_counts(state, is_stopped)} {duration(seconds)} ({stats.model} on {stats.backend})."]
     if stats.resumed:
@@ -50,8 +50,8 @@ def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False)
 
 
 def _counts(state: LiveState, is_stopped: bool) -> str:
-    """Text that says how many agents answered, and of how many; for a stopped run, also how many failed and how many
-    are unfinished."""
+    """The number of agents that answered, and the total. For a stopped run, also the numbers of failed and unfinished
+    agents."""
     stats, total = state.run_stats, state.stages[""].total
     if not is_stopped or total == stats.done:
         return f"{stats.ok:,} of {plural(stats.done, 'agent')} answered in"
@@ -63,8 +63,8 @@ def _counts(state: LiveState, is_stopped: bool) -> str:
 
 
 def _cost(stats: RunStats, usage: Usage) -> list[str]:
-    """What the answers cost, restored ones too, and what the budget counts beyond that: requests whose answers are not
-    known, and what a killed process had set aside."""
+    """The cost of the answers, including restored ones, and the amount that the budget counts beyond that: requests
+    without a known answer, and amounts set aside by a killed process."""
     known = stats.run.cost(usage) if stats.run else None
     if not known:
         return [f"Cost: {dollars(stats.spent)}."] if stats.spent else []
@@ -73,14 +73,14 @@ def _cost(stats: RunStats, usage: Usage) -> list[str]:
 
 
 def unanswered_parts(rest: float) -> list[str]:
-    """What the budget counts beyond the cost of answers, if that is worth mentioning."""
+    """The amount that the budget counts beyond the cost of answers, if it is worth mentioning."""
     if rest < _SHOWN_DOLLARS:
         return []
     return [f"the budget counts {dollars(rest)} more for requests without an answer, which may have cost less"]
 
 
 def cost_by_lane(cost: Callable[[Usage], float | None], usage: Usage) -> str:
-    """Spending in each lane; empty if all of it was in lane standard."""
+    """Spending in each lane; empty if all requests used the standard lane."""
     if usage.lanes == ("standard",):
         return ""
     return f" ({', '.join(f'{dollars(cost(usage.of_lane(lane)) or 0.0)} in {lane}' for lane in usage.lanes)})"
@@ -95,20 +95,20 @@ def callback_lines(state: LiveState) -> list[str]:
 
 
 def endpoint_lines(state: LiveState) -> list[str]:
-    """Line with the number of endpoints that joined and left during the run."""
+    """The numbers of endpoints that joined and left during the run, in one line."""
     changes = state.endpoint_changes
     shown = [f"{changes[change]:,} {change}" for change in ("joined", "left") if changes[change]]
     return [f"Endpoints during the run: {', '.join(shown)}."] if shown else []
 
 
 def steered_lines(state: LiveState) -> list[str]:
-    """Line with the user's changes during the run."""
+    """The user's changes during the run, in one line."""
     shown, more = state.steered[-_MAX_STEERED:], len(state.steered) - _MAX_STEERED
     return [f"Steered: {'; '.join(shown)}{f' (and {more:,} changes before)' if more > 0 else ''}."] if shown else []
 
 
 def saved_by_sharing(sources: Mapping[str, int], tools: ToolCounts) -> str:
-    """Savings from shared executions; empty if nothing was shared. `sources`: counts of the agents' calls. They add up,
+    """Savings by shared executions; empty if nothing was shared. `sources`: counts of the agents' calls. These add up,
     while tools also count calls of agents that failed or moved to another worker."""
     answered = sources.get("shared", 0) + sources.get("cached", 0)
     if not answered:
@@ -118,7 +118,7 @@ def saved_by_sharing(sources: Mapping[str, int], tools: ToolCounts) -> str:
 
 
 def failed_tool_lines(stages: Sequence[RunStats]) -> list[str]:
-    """Tools with failed calls, those with the most failures first. Their agents may have answered anyway."""
+    """Tools with failed calls, most failures first. The agents may have answered anyway."""
     calls: Counter[str] = sum((stats.calls_by_tool for stats in stages), Counter())
     failed: Counter[str] = sum((stats.failed_by_tool for stats in stages), Counter())
     if not failed:
@@ -149,19 +149,19 @@ def _scheduling(how: Scheduling, agents: int) -> list[str]:
 
 
 def lane_lines(reports: Iterable[Scheduling | None]) -> list[str]:
-    """A line per run, or stage of a flow, that used other lanes than the standard one."""
+    """One line per run or stage that used another lane than the standard one."""
     found = [str(how.lanes) for how in reports if how is not None and how.lanes is not None]
     return [f"Lanes: {each}." for each in found if each]
 
 
 def shared_results_lines(reports: Iterable[Scheduling | None]) -> list[str]:
-    """A line per run, or stage of a flow, whose agents read the same tool results."""
+    """One line per run or stage whose agents read the same tool results."""
     found = [how.shared_results for how in reports if how is not None]
     return [shared_results_line(each) for each in found if each is not None]
 
 
 def pace_lines(reports: Iterable[Scheduling | None]) -> list[str]:
-    """A line per limit per minute that delayed requests. Stages of a flow may share one."""
+    """One line per per-minute limit that delayed requests. Stages of a flow may share a limit."""
     found = [how.pace for how in reports if how is not None and how.pace is not None]
     return list(dict.fromkeys(pace_line(each) for each in found if each.delayed))
 
@@ -171,6 +171,6 @@ def pace_line(pace: Pacing) -> str:
 
 
 def unavailable_lines(reports: Iterable[Scheduling | None]) -> list[str]:
-    """A line per endpoint that was unavailable at the end. Stages of a flow may share endpoints."""
+    """One line per endpoint that was unavailable at the end. Stages of a flow may share endpoints."""
     named = dict.fromkeys(each for how in reports if how is not None for each in how.unavailable)
     return [f"Unavailable endpoint: {each[:300]}" for each in named]

@@ -14,7 +14,7 @@ _STATUSES: dict[AgentStatus, str] = {
 
 
 def duration(seconds: float) -> str:
-    """42 s, 3 min 05 s, 2 h 07 min."""
+    """Formats a duration: 42 s, 3 min 05 s, 2 h 07 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -24,12 +24,13 @@ def duration(seconds: float) -> str:
 
 
 def plural(count: int, what: str) -> str:
-    """1 agent, 2,000 agents."""
+    """Formats a count: 1 agent, 2,000 agents."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def status_counts(counts: Mapping[AgentStatus, int]) -> str:
-    """593 answered, 7 failed, 400 not started. Agents without a result are named only if there are any."""
+    """Formats counts by status: 593 answered, 7 failed, 400 not started. Mentions agents without a result only if there
+    are any."""
     shown = ("answered", "failed")
     return ", ".join(
         f"{counts.get(each, 0):,} {name}" for each, name in _STATUSES.items() if each in shown or counts.get(each)
@@ -37,12 +38,12 @@ def status_counts(counts: Mapping[AgentStatus, int]) -> str:
 
 
 def per_time(rate: float) -> str:
-    """12.3/s, or 4.5/min for less than one per second."""
+    """Formats a rate: 12.3/s, or 4.5/min below one per second."""
     return f"{rate:,.1f}/s" if rate >= 1 or rate == 0 else f"{rate * 60:.1f}/min"
 
 
 def rounded(count: float) -> str:
-    """950, 12.3k, 4.56M: three significant digits."""
+    """Formats with three significant digits: 950, 12.3k, 4.56M."""
     if count < 1_000:
         return f"{count:.0f}"
     for size, letter in ((1e3, "k"), (1e6, "M"), (1e9, "G")):
@@ -52,7 +53,7 @@ def rounded(count: float) -> str:
 
 
 def prefix_worker(worker: str, text: str) -> str:
-    """The text with the name of its worker; unchanged for this process, whose name is empty."""
+    """The text with its worker's name in front. This process has an empty name, so its text is unchanged."""
     return f"{worker}: {text}" if worker else text
 
 
@@ -63,5 +64,5 @@ def one_line(text: str, max_length: int) -> str:
 
 
 def truncate(text: str, max_length: int) -> str:
-    """The beginning of a text, with the length of the whole if it is longer."""
+    """The beginning of a text, with the full length if it was cut."""
     return text if len(text) <= max_length else f"{text[:max_length]} ... ({len(text):,} characters)"

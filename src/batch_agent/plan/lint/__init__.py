@@ -1,4 +1,4 @@
-"""Linter of prompts: finds what prevents a server's prefix cache from sharing them, before any request."""
+"""Linter of prompts: before any request, finds what prevents a server's prefix cache from sharing them."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,9 +33,8 @@ def find_prefix_breaks(
 ) -> tuple[Finding, ...]:
     """Findings in the order of the prompt: the system prompt, the tools, the task, then the fields in `order`.
 
-    `system` is the system prompt as it is sent, `lead` the text with which every task begins. `order` names the fields
-    that differ between `rows`, in the order of the task. Of many rows and long texts only a sample is checked.
-    """
+    `system`: the system prompt as it is sent. `lead`: text at the beginning of every task. `order`: names of the fields
+    that differ between `rows`, in the order of the task. Of many rows and long texts, only a sample is checked."""
     sample = _sample(rows)
     found = (
         *_in_system(system, keeps_preamble),
@@ -47,7 +46,7 @@ def find_prefix_breaks(
 
 
 def _sample(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Sample of evenly spread runs of rows. Equal values are often adjacent, and then a run has two of them."""
+    """Sample of evenly spread runs of rows. Equal values are often adjacent, and a run then contains two of them."""
     if len(rows) <= _MAX_ROWS:
         return list(rows)
     runs = _MAX_ROWS // _RUN_ROWS

@@ -1,4 +1,4 @@
-"""Lint rules for fields of the inputs that prevent prompts from being shared."""
+"""Lint rules for input fields that prevent prompts from being shared."""
 
 import re
 from collections import Counter
@@ -46,7 +46,7 @@ def _column(name: str, rows: list[Mapping[str, Any]]) -> _Column:
 
 
 def _value(row: Mapping[str, Any], name: str) -> Any:
-    """Value of a field; None if there is no such field."""
+    """Value of a field; None if it is missing."""
     try:
         return find(row, name)
     except Exception:  # noqa: BLE001 - a property of a user's object may raise anything; the job reports it
@@ -96,7 +96,7 @@ def _is_id(text: str) -> bool:
 
 
 def _is_rising(texts: list[str]) -> bool:
-    """Whether the numbers only rise, or only fall."""
+    """Whether the numbers only rise or only fall."""
     numbers = [int(text) for text in texts if _NUMBER.fullmatch(text)]
     signs = {(one < other) - (one > other) for one, other in pairwise(numbers)}
     return len(numbers) == len(texts) and len(signs) == 1
@@ -106,7 +106,7 @@ def _system_prompt(column: _Column, *, is_first: bool) -> Iterator[Finding]:
     distinct = column.distinct
     if distinct < 2 or (
         is_first and distinct <= len(column.texts) / 2
-    ):  # few prompts that come first are shared by many
+    ):  # many agents share a few prompts that come first
         return
     name = column.name.rpartition(".")[2]
     is_prose = any(isinstance(value, str) and " " in value.strip() for value in column.values)
@@ -124,7 +124,7 @@ def _system_prompt(column: _Column, *, is_first: bool) -> Iterator[Finding]:
 
 
 def _is_one_text(values: list[Any]) -> bool:
-    """Whether the values are one long text that differs in a small span, with much text after it."""
+    """Whether the values are one long text that differs in a small span, followed by much text."""
     texts = [value for value in values if isinstance(value, str)]
     shortest = min(map(len, texts), default=0)
     if len(texts) < len(values) or shortest <= _LONG:
@@ -136,7 +136,7 @@ def _is_one_text(values: list[Any]) -> bool:
 
 
 def _in_common(texts: Iterable[str]) -> int:
-    """Length of the common prefix. Only the first and the last in sorted order are compared: they differ most."""
+    """Length of the common prefix. Compares only the first and the last in sorted order, which differ most."""
     ordered = sorted(texts)
     pairs = zip(ordered[0], ordered[-1], strict=False)
     return next((at for at, (one, other) in enumerate(pairs) if one != other), min(map(len, ordered)))
@@ -159,7 +159,7 @@ def _unordered(column: _Column) -> Iterator[Finding]:
 
 
 def _near_duplicates(columns: list[_Column]) -> Iterator[Finding]:
-    """Findings in rows that agree in all earlier fields, where sharing would have continued."""
+    """Findings for rows that agree in all earlier fields, so that sharing would have continued."""
     alike = [0] * len(columns[0].texts) if columns else []
     for column in columns:
         sizes = Counter(alike)

@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 from ...core.run_reports import Finding
 
 MAX_CHECKED_CHARS = 20_000
-"""Characters of a text that are checked."""
+"""Maximum number of characters of a text that are checked."""
 _MAX_QUOTED_CHARS = 40
 
 _MONTH = (
@@ -43,7 +43,7 @@ _NAMED_EPOCH = (
     rf"(?i:[ _-](?:time|timestamp|epoch|at|ms|millis|seconds))? {{0,2}}[:=]? {{0,2}}{_EPOCH}"
 )
 _NOT_A_TIMESTAMP = r"(?<![\d:+-])(?:0?0:00(?::00(?!\d))?(?!:)|23:59|12:00 ?[Aa][Mm])"
-"""Limits such as midnight, which people write down; the time at which a prompt was made is seldom one."""
+"""Limits such as midnight, which people write down. A prompt is seldom made at these times."""
 
 HEX_ID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 _UUID = rf"(?<![\w/:{{-]){HEX_ID}(?![\w-])"
@@ -69,7 +69,8 @@ _ADVICE = "Remove it, or move it to the end of the task."
 
 @cache
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Pattern compiled on first use: that takes milliseconds, and most prompts do not need it."""
+    """A pattern that is compiled on first use, because compilation takes milliseconds and most prompts do not need
+    it."""
     return re.compile(pattern)
 
 
@@ -85,7 +86,7 @@ def text_finding(kind: str, where: str, what: str, found: str) -> Finding:
 
 
 def first_match(text: str, patterns: "Iterable[_Pattern]") -> str | None:
-    """First match of the patterns outside code blocks that is not an example."""
+    """First match of the patterns that is outside of code blocks and not an example."""
     prose = "\n".join(text[:MAX_CHECKED_CHARS].split("```")[::2])
     if not _MAY_MATCH.search(prose):
         return None
@@ -95,13 +96,13 @@ def first_match(text: str, patterns: "Iterable[_Pattern]") -> str | None:
 
 
 def _is_literal(match: re.Match[str]) -> bool:
-    """Whether it is not quoted, and not after a phrase such as "for example" in the same sentence."""
+    """Whether the match is neither quoted nor after a phrase such as "for example" in the same sentence."""
     before = match.string[max(0, match.start() - 60) : match.start()]
     return before[-1:] not in {'"', "'", "`", "“", "‘"} and not compile_pattern(_SUCH_AS).search(before)
 
 
 def _stands_alone(match: re.Match[str]) -> bool:
-    """Whether it is meant literally, and not in a paragraph of examples."""
+    """Whether the match is meant literally, and not in a paragraph of examples."""
     paragraph = match.string[max(0, match.start() - 400) : match.start()].rpartition("\n\n")[2]
     return _is_literal(match) and not compile_pattern(_EXAMPLE).search(paragraph)
 
@@ -115,7 +116,7 @@ def _is_named_epoch(match: re.Match[str]) -> bool:
 
 
 def is_epoch(digits: str) -> bool:
-    """Whether it is a time from 2000 to 2100; round numbers are taken for examples."""
+    """Whether the digits are a time from 2000 to 2100. Round numbers are taken for examples."""
     whole = digits.partition(".")[0]
     seconds = int(whole) / (1000 if len(whole) > 10 else 1)
     return 946_684_800 <= seconds < 4_102_444_800 and not whole.endswith("00000")
@@ -131,7 +132,7 @@ def _is_session_id(match: re.Match[str]) -> bool:
 
 
 def is_random(token: str) -> bool:
-    """Whether letters and digits alternate as they do in hashes and keys, and not in names and versions."""
+    """Whether letters and digits alternate as in hashes and keys, unlike in names and versions."""
     if re.fullmatch(HEX_ID, token):
         return not token.lower().startswith(_WELL_KNOWN)
     plain = re.sub(r"[-_+/=.]", "", token[:200])

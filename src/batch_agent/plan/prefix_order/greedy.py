@@ -1,4 +1,4 @@
-"""Greedy grouping of many rows (the group that saves most first), and exhaustive search where the rows are few."""
+"""Greedy grouping of many rows (the group that saves most first), and exhaustive search for few rows."""
 
 import heapq
 from collections import Counter
@@ -14,11 +14,10 @@ from .table import Draft, Group, Table, complete_field_order, draft_in_given_ord
 class Search:
     """Search for the best arrangement of a small group.
 
-    A set of rows is arranged as two parts, one after the other, which share what the whole set agrees in. One part has
-    the set's first row, and else rows that agree with it in a field. The paper's exact algorithm only tries all
-    rows with the same text for a part; a row that would gain more elsewhere can make that less than the best.
-    Sets are bit masks of positions in `group.rows`.
-    """
+    A set of rows is arranged as two consecutive parts, which share what the whole set agrees in. One part has the set's
+    first row, and otherwise rows that agree with it in a field. The paper's exact algorithm only tries all rows with
+    the same text as a part; that is suboptimal if a row would gain more elsewhere. Sets are bit masks of positions in
+    `group.rows`."""
 
     def __init__(self, cells: Table, group: Group, effort: int) -> None:
         self._cells = cells
@@ -28,7 +27,7 @@ class Search:
         self._alike = [self._rows_alike(number) for number in group.fields]
 
     def run(self) -> int:
-        """Runs the search. Returns the steps that it took."""
+        """Runs the search, and returns the number of its steps."""
         before = self._effort
         self._saving((1 << len(self._group.rows)) - 1)
         return before - self._effort
@@ -38,7 +37,7 @@ class Search:
         return self._effort > 0
 
     def _rows_alike(self, number: int) -> list[tuple[int, int]]:
-        """For each row, the rows with the same text in a field, and the text's length."""
+        """For each row, the rows with the same text in a field, and the length of the text."""
         masks: Counter[int] = Counter()
         column = self._cells.columns[number]
         for position, row in enumerate(self._group.rows):
@@ -46,7 +45,7 @@ class Search:
         return [(masks[column[row]], self._cells.lengths[number][column[row]]) for row in self._group.rows]
 
     def _saving(self, rows: int) -> int:
-        """Most that a set of rows can share. Stores the part with the first row that achieves it."""
+        """Maximum that a set of rows can share. Stores the part with the first row that achieves it."""
         if rows in self._best:
             return self._best[rows][0]
         first = rows & -rows
@@ -68,7 +67,7 @@ class Search:
         return agreed + best
 
     def _agreement(self, rows: int, first: int) -> tuple[int, list[int]]:
-        """The length that all rows agree in, and the rows that agree with the first in some other field."""
+        """The length in which all rows agree, and the rows that agree with the first one in some other field."""
         agreed = 0
         pools = set()
         for alike in self._alike:
@@ -103,31 +102,32 @@ class Search:
 
 
 EFFORT = 100_000
-"""Steps of the exhaustive searches in small groups, in total: 50 ms at most."""
+"""Total steps of the exhaustive searches in small groups: 50 ms at most."""
 _MIN_EFFORT = 1000
 _MAX_SEARCHED_TABLE = 1000
-"""Distinct rows above which the gain of the search in small groups is negligible."""
+"""Number of distinct rows above which the search in small groups gains a negligible amount."""
 _MAX_SEARCHED_GROUP = 14
-"""Largest group that is searched: each row may triple the steps."""
+"""Maximum size of a searched group. Each row may triple the steps."""
 _PASSES = 4
-"""Reads of each cell of a group: to count, collect and take."""
+"""Number of times that each cell of a group is read: to count, collect and take."""
 _CHECKS = 20_000_000
-"""Reads of cells after which the remaining rows are only sorted. Tables of hundreds of fields reach it."""
+"""Number of cell reads after which the remaining rows are only sorted. Tables of hundreds of fields reach it."""
 
 _Offer: TypeAlias = tuple[int, int, int, int]
-"""The saving, below zero, a field, the first row with the text that it is for, and the length that a row saves."""
+"""The negated saving, a field, the first row with the text of the offer, and the length that a row saves."""
 
 
 @dataclass(slots=True)
 class _Budget:
-    """Remaining cost of the arrangement, in steps rather than seconds, so that every machine has the same result."""
+    """Remaining cost of the arrangement, in steps instead of seconds, so that every machine has the same result."""
 
     effort: int
     checks: int
 
 
 def draft_with_free_fields(cells: Table, effort: int) -> Draft:
-    """Groups, and groups within them. Equal rows are arranged as one: they share more than any others."""
+    """Arranges groups, and groups within them. Equal rows are treated as one, because they share more than any
+    others."""
     layout = draft_in_given_order(cells)
     first: dict[tuple[int, ...], int] = {}
     twins = [first.setdefault(values, row) for row, values in enumerate(cells.rows)]
@@ -141,18 +141,18 @@ def draft_with_free_fields(cells: Table, effort: int) -> Draft:
 
 
 def _arrange_group(cells: Table, layout: Draft, group: Group, budget: _Budget) -> list[Group]:
-    """Returns the groups within it that are still to be arranged."""
+    """Arranges a group, and returns the groups within it that remain to be arranged."""
     budget.checks -= _PASSES * len(group.rows) * len(group.fields)
     if budget.checks < 0:
         sort_rows(cells, layout, group)
         return []
-    if len(group.rows) == 2:  # most often; the rest is slow
+    if len(group.rows) == 2:  # the most frequent case; the rest is slow
         group.head += tuple(_agreed(cells, group.rows, set(group.fields)))
         _settle_alone(cells, layout, group, group.rows)
         return []
     counts = _take_agreed(cells, group)
     if len(group.rows) <= _MAX_SEARCHED_GROUP and budget.effort > _MIN_EFFORT:
-        # Half, because the parts of a group that took too much may well be small enough.
+        # Half, because the parts of a group that took too much may be small enough.
         search = Search(cells, group, budget.effort // 2)
         budget.effort -= search.run()
         if search.is_done:
@@ -165,7 +165,8 @@ def _arrange_group(cells: Table, layout: Draft, group: Group, budget: _Budget) -
 
 
 def _take_agreed(cells: Table, group: Group) -> dict[int, Counter[int]]:
-    """Moves what all rows agree in to the head; keeps what some agree in, with how many rows have each value."""
+    """Moves fields in which all rows agree to the head. Keeps fields in which some agree, with the number of rows per
+    value."""
     counts: dict[int, Counter[int]] = {}
     head: list[int] = []
     for number in group.fields:
@@ -183,12 +184,11 @@ def _take_agreed(cells: Table, group: Group) -> dict[int, Counter[int]]:
 def _split(
     cells: Table, layout: Draft, group: Group, counts: dict[int, Counter[int]], *, sees_heads: bool
 ) -> list[Group]:
-    """Takes the rows with the text that saves most, then the same with the rows that are left.
+    """Takes the rows with the text that saves most, then repeats this with the remaining rows.
 
-    An offer may be out of date, and then promises too much: it is made again for the rows that are left. The rows of
-    an offer may all be among those with a text of a field that its field determines, as products are in a category:
-    then that group is taken, because the narrower one is found within it and nothing is lost.
-    """
+    An outdated offer promises too much, and is made again for the remaining rows. The rows of an offer may all have the
+    same text in a field that its field determines, as products are in a category. Then that larger group is taken: the
+    smaller one is found within it, and nothing is lost."""
     holders = {number: _holders(cells, group, number, counts[number]) for number in counts}
     offers, determined = _offers(cells, holders, sees_heads=sees_heads)
     heapq.heapify(offers)
@@ -217,7 +217,7 @@ def _settle_alone(cells: Table, layout: Draft, group: Group, rows: Iterable[int]
 
 
 def _holders(cells: Table, group: Group, number: int, count: Counter[int]) -> dict[int, list[int]]:
-    """The rows that have each text that can be shared."""
+    """The rows that have each shareable text."""
     column, lengths = cells.columns[number], cells.lengths[number]
     holders: dict[int, list[int]] = {value: [] for value, rows in count.items() if rows > 1 and lengths[value]}
     for row in group.rows:
@@ -229,9 +229,9 @@ def _holders(cells: Table, group: Group, number: int, count: Counter[int]) -> di
 def _offers(
     cells: Table, holders: dict[int, dict[int, list[int]]], *, sees_heads: bool
 ) -> tuple[list[_Offer], dict[int, list[int]]]:
-    """Savings of each text that several rows share, together with everything else that these rows agree in; and the
-    fields that each field determines, itself first.
-    """
+    """The savings of each text that several rows have, including everything else in which these rows agree.
+
+    Also returns the fields that each field determines, itself first."""
     offers: list[_Offer] = []
     determined = {}
     for number, groups in holders.items():
@@ -247,7 +247,7 @@ def _offers(
 
 
 def _agreed(cells: Table, rows: list[int], fields: Container[int]) -> list[int]:
-    """The fields that the rows agree in, and not only because they are empty."""
+    """The fields in which the rows agree, except for those that are empty."""
     values = cells.rows[rows[0]]
     maybe = compress(range(cells.width), map(eq, values, cells.rows[rows[-1]]))
     agreed = [n for n in maybe if n in fields and cells.lengths[n][values[n]]]

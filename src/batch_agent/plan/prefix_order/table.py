@@ -1,4 +1,4 @@
-"""Table with texts as numbers, and drafts of an order of its rows."""
+"""Table with numbers for texts, and drafts of an order of its rows."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,7 +13,7 @@ class Arrangement:
     rows: tuple[int, ...]
     """Order in which the rows run."""
     fields: tuple[tuple[int, ...], ...]
-    """Order of the fields of each row, by its number in the table."""
+    """Order of the fields of each row, by the row's number in the table."""
     shared: float
     """Length that rows share with the previous row."""
     total: float
@@ -21,7 +21,7 @@ class Arrangement:
 
 
 class Table:
-    """Table with a number for each text, which is cheap to compare even if the text is long."""
+    """Table with a number for each text, so that comparisons are cheap even for long texts."""
 
     def __init__(self, table: Sequence[Sequence[str]]) -> None:
         self.height = len(table)
@@ -55,10 +55,9 @@ class Table:
 
 @dataclass(slots=True)
 class Draft:
-    """Arrangement in progress: for each row its groups, by their first rows, and the order of its fields.
+    """Arrangement in progress: the groups of each row, by their first rows, and the order of its fields.
 
-    Sorted by `sort_keys`, groups stay together and come in the order of their first rows.
-    """
+    Sorted by `sort_keys`, groups stay together and come in the order of their first rows."""
 
     sort_keys: list[tuple[int, ...]]
     fields: list[tuple[int, ...]]
@@ -76,7 +75,7 @@ def draft_with_fixed_fields(cells: Table) -> Draft:
 
 @dataclass(slots=True)
 class Group:
-    """Rows that agree in the fields of `head`, and are still to be arranged by `fields`."""
+    """Rows that agree in the fields of `head`, and remain to be arranged by `fields`."""
 
     rows: list[int]
     fields: list[int]
@@ -85,7 +84,7 @@ class Group:
 
 
 def sort_rows(cells: Table, layout: Draft, group: Group) -> None:
-    """Arranges a group with one order of the fields for all rows: rows with a common beginning become adjacent."""
+    """Arranges a group with one order of fields for all rows, so that rows with a common beginning become adjacent."""
     order = complete_field_order(cells, (*group.head, *group.fields))
     beginnings = [0] * len(group.rows)
     sort_keys = [group.sort_key] * len(group.rows)

@@ -57,7 +57,7 @@ def _add(builder: ConversationBuilder, message: Block, where: str) -> None:
 
 
 def _user(builder: ConversationBuilder, content: list[Any], where: str) -> None:
-    """Tool results come first, since they answer the previous message; other text follows."""
+    """Adds a user message. Tool results come first, because they answer the previous message; other text follows."""
     results, parts = list[ToolOutput](), list[str]()
     for position, block in enumerate(content):
         at = f"{where}[{position}]"
@@ -111,7 +111,7 @@ def _tool(tool: Block, where: str) -> ToolSpec:
 
 
 def _choice(choice: Any, tools: fields.Tools) -> tuple[fields.Choice, str]:
-    """Whether a tool must be called, and which."""
+    """Whether a tool must be called, and which one."""
     if not tools:
         return "auto", ""
     match choice:
@@ -242,7 +242,7 @@ def _call(call: ToolCall) -> Data:
 
 
 def _object_text(arguments: str) -> str:
-    """The model's own text, if it is a JSON object."""
+    """The model's own text of the arguments, if it is a JSON object."""
     try:
         if isinstance(loads(arguments), dict):
             return arguments

@@ -1,4 +1,4 @@
-"""Seam for the APIs that the gateway speaks."""
+"""Protocol for the APIs that the gateway serves."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -12,16 +12,16 @@ from .gateway_error import GatewayError
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A parsed request, and the form of the response that it asks for."""
+    """A parsed request, and the form of the requested response."""
 
     request: CompletionRequest
     model: str = ""
-    """The model name in the request, which the response repeats. All names mean the run's model."""
+    """The model name in the request, which the response repeats. Every name stands for the run's model."""
     stream: bool = False
     counts: bool = True
     """Whether the stream ends with an event for the usage."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """The request itself, for an API whose responses repeat parts of it."""
+    """The raw request, for an API whose responses repeat parts of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class ApiProtocol(Protocol):
         ...
 
     def read(self, body: Mapping[str, Any]) -> ParsedRequest:
-        """Raises GatewayError, and RecursionError for data that is nested too deep."""
+        """Parses a request. Raises GatewayError, and RecursionError for data that is nested too deep."""
         ...
 
     def reply(self, reply: Reply, meta: ResponseMeta) -> bytes: ...
 
     def events(self, reply: Reply, meta: ResponseMeta) -> bytes:
-        """Encodes the whole stream."""
+        """Encodes a whole stream."""
         ...
 
     def error(self, error: GatewayError) -> bytes: ...

@@ -7,7 +7,7 @@ from ...core.messages import Assistant, Message, ToolCall, ToolResult, ToolResul
 
 
 class ToolOutput(NamedTuple):
-    """A tool result as the program sent it."""
+    """A tool result in the form that the program sent."""
 
     id: str
     content: str
@@ -15,7 +15,7 @@ class ToolOutput(NamedTuple):
 
 
 class ConversationBuilder:
-    """Only appends, so that a continued conversation keeps its prefix."""
+    """Builds a conversation by appending only, so that a continued conversation keeps its prefix."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
@@ -33,8 +33,8 @@ class ConversationBuilder:
         self._calls |= {call.id: call for call in message.calls}
 
     def results(self, outcomes: Sequence[ToolOutput]) -> None:
-        """Adds consecutive results as one message. A result without a known call, as when a program cut off the
-        beginning of the conversation, becomes a user message: servers reject a result without its call."""
+        """Adds consecutive results as one message. A result whose call is unknown, for example because a program cut
+        off the beginning of the conversation, becomes a user message: servers reject a result without its call."""
         known = tuple(
             ToolResult(self._calls[each.id], each.content, each.is_error) for each in outcomes if each.id in self._calls
         )

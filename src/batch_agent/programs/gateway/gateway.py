@@ -15,9 +15,9 @@ from .responses import StreamPace
 from .sessions import ClientSessions
 
 _MAX_BODY_BYTES = 64 * 2**20
-"""Bytes of a request body."""
+"""Maximum size of a request body."""
 _ROOT = "/{root:(?:v1/+|/)*}"
-"""Programs get the address with or without /v1, and may add a /v1 of their own."""
+"""Programs get the address with or without /v1, and may append another /v1."""
 _UNSUPPORTED = ("completions", "embeddings")
 
 
@@ -67,15 +67,16 @@ def _error_response(request: web.Request, error: GatewayError) -> web.Response:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Address of the gateway, and the programs that may use it."""
+    """Address of the gateway, and the programs that are allowed to use it."""
 
     url: str
     """Without a path."""
     sessions: ClientSessions
 
     def admit(self, agent: str, hides: Mapping[str, str]) -> str:
-        """Returns the API key for the program of `agent`, valid until `dismiss`; the same one if called again. `hides`
-        maps strings that only this agent has, such as its directory, to what the model reads instead."""
+        """Admits the program of `agent`, and returns its API key, which is valid until `dismiss`. Repeated calls return
+        the same key. `hides`: maps strings that are specific to this agent, such as its directory, to their
+        replacements for the model."""
         return self.sessions.admit(agent, hides)
 
     def dismiss(self, agent: str) -> None:

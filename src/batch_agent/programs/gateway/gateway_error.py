@@ -18,19 +18,17 @@ class GatewayError(BatchAgentError):
         super().__init__(message)
         self.status = status
         self.code = code
-        """OpenAI's error code, where programs check it."""
+        """OpenAI's error code, for errors by whose code programs react."""
         self.retry_after = retry_after
-        """Seconds, if the server named them."""
+        """Seconds, if the server gave a value."""
 
 
 def gateway_error_for(error: BatchAgentError) -> GatewayError:
     """Translates an error of the run's backend for the program whose request caused it.
 
-    The status says which side is at fault. The backend's address is removed, and so is the message of a failed
-    connection, which contains addresses in many forms. A context overflow is reported in the phrases by which programs
-    detect that they must shorten the conversation: Anthropic's, which Claude Code, OpenCode and pi look for, and
-    llama.cpp's, which LiteLLM looks for.
-    """
+    The status tells which side is at fault. The backend's address is removed, as is the message of a failed connection,
+    which contains addresses in many forms. A context overflow is reported with the phrases by which programs detect
+    that they must shorten the conversation: Anthropic's for Claude Code, OpenCode and pi, llama.cpp's for LiteLLM."""
     if not isinstance(error, BackendError | RunStopped):
         return GatewayError(_without_addresses(str(error)))
     message = _without_addresses(str(error))

@@ -30,7 +30,7 @@ _CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """One method per route. All raise GatewayError."""
+    """HTTP handlers, one method per route. All of them raise GatewayError."""
 
     service: CompletionService
     sessions: ClientSessions
@@ -66,7 +66,7 @@ class Handlers:
         return _json(_model(request.match_info["id"]))
 
     async def root(self, request: web.Request) -> web.StreamResponse:
-        """For programs that check whether the server is up."""
+        """Responds to programs that check whether the server is up."""
         return web.Response(text=f"BatchAgent gateway. {SUPPORTED}\n")
 
     async def unsupported(self, request: web.Request) -> web.StreamResponse:

@@ -1,5 +1,5 @@
-"""Masks strings that differ between agents, such as the path of a directory, so that prompts share a prefix. The model
-reads one string for all agents; its replies get the agent's own string back."""
+"""Masking of strings that differ between agents, such as directory paths, so that prompts share a prefix. The model
+reads the same string for all agents; in its replies, the agent's own string is restored."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,8 +13,8 @@ _WORD = re.compile(r"[A-Za-z0-9_]\Z")
 
 
 class Mask:
-    """`hide` for what the model reads, `show` for its replies. `show` reverses `hide` unless a mask itself occurs in
-    the text. Of two strings with the same mask, the first is restored."""
+    """`hide` replaces strings for the model, and `show` restores them in its replies. `show` reverses `hide` unless the
+    text contains a mask of its own. If two strings have the same mask, the first is restored."""
 
     def __init__(self, hides: Mapping[str, str]) -> None:
         self.hides = {real: mask for real, mask in hides.items() if real and mask}
@@ -26,7 +26,7 @@ class Mask:
 
 
 class TextReplacer:
-    """Replaces strings in one pass, longest match first; inserted text is not replaced again."""
+    """Replaces strings in one pass, longest match first. Inserted text is not replaced again."""
 
     def __init__(self, table: Mapping[str, str]) -> None:
         self._table = table
@@ -71,7 +71,8 @@ def _parses_to(text: str, value: Any) -> bool:
 
 
 def _pattern(pairs: Iterable[tuple[str, str]]) -> re.Pattern[str]:
-    """Where both strings end in a letter or digit, no other may follow: /work/1 is not a prefix of /work/10."""
+    """Pattern of the strings to replace. If a string and its mask end in a letter or digit, no other may follow:
+    /work/1 is not a prefix of /work/10."""
     longest_first = sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)
     return re.compile(
         "|".join(
@@ -82,5 +83,5 @@ def _pattern(pairs: Iterable[tuple[str, str]]) -> re.Pattern[str]:
 
 
 def _escape(text: str) -> str:
-    """The string as it stands between the quotes of JSON."""
+    """The string as it is written between the quotes of JSON."""
     return orjson.dumps(text).decode()[1:-1]

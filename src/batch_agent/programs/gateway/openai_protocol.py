@@ -121,7 +121,7 @@ def _function(entry: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def _choice(choice: Any, tools: fields.Tools) -> tuple[fields.Tools, fields.Choice, str]:
-    """The offered tools, whether one must be called, and which."""
+    """The offered tools, whether a tool must be called, and which one."""
     if not tools:
         return tools, "auto", ""
     match choice:
@@ -137,7 +137,7 @@ def _choice(choice: Any, tools: fields.Tools) -> tuple[fields.Tools, fields.Choi
 
 
 def _allowed(allowed: list[Any], tools: fields.Tools) -> fields.Tools:
-    """Offers only these tools, which changes the prompt's prefix."""
+    """Restricts the request to these tools, which changes the prompt's prefix."""
     entries = [(f"tool_choice.allowed_tools.tools[{number}]", entry) for number, entry in enumerate(allowed)]
     functions = [_function(entry, where) for where, entry in entries if isinstance(entry, dict)]
     names = {
@@ -199,7 +199,7 @@ class OpenAIProtocol:
 
     def error_event(self, error: GatewayError, meta: ResponseMeta) -> bytes:
         data = error_data(error)
-        if error.code:  # OpenCode detects a context overflow within a stream only by a message of this form
+        if error.code:  # OpenCode detects a context overflow in a stream only by a message of this form
             data["message"] = dumps({"type": "error", "error": data}).decode()
         return _event({"error": data}) + b"data: [DONE]\n\n"
 
@@ -229,7 +229,7 @@ def _thinking(reply: Reply) -> str:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    """Programs parse the arguments as JSON, so a call without arguments has an empty object."""
+    """Encodes a call. Programs parse the arguments as JSON, so a call without arguments gets an empty object."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
 
 

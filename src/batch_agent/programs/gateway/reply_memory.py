@@ -1,4 +1,4 @@
-"""The model's replies exactly as it wrote them, to restore them in later requests."""
+"""Memory of the model's replies exactly as written, by which later requests are restored."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ _MAX_TEXTS = 20_000
 
 
 class ReplyMemory:
-    """Replies to one agent, bounded: the oldest are dropped first. Programs reorder arguments, trim text and drop
-    thoughts. If a conversation were sent that way, its prefix would not match the server's cache any more."""
+    """Replies to one agent, bounded by dropping the oldest. Programs reorder arguments, trim text and drop thoughts. A
+    conversation in that form would no longer match the prefix in the server's cache."""
 
     def __init__(self, max_chars: int = _MAX_CHARS, max_texts: int = _MAX_TEXTS) -> None:
         self._max_chars = max_chars
@@ -27,7 +27,7 @@ class ReplyMemory:
         self._chars = 0
         self._by_call: dict[str, Assistant] = {}
         self._whitespace: dict[bytes, tuple[str, str]] = {}
-        """Leading and trailing whitespace of a text without calls, by the digest of the stripped text."""
+        """Leading and trailing whitespace of texts without calls, by the digest of the stripped text."""
         self._numbers = count(1)
 
     def keep(self, reply: Reply, history: tuple[Message, ...]) -> Reply:
@@ -41,13 +41,13 @@ class ReplyMemory:
             before, _, after = reply.text.partition(core) if core else (reply.text, "", "")
             self._whitespace.setdefault(
                 _digest(core), (before, after)
-            )  # the first one wins, so that restored text does not change later
+            )  # the first entry wins, so that restored text does not change later
             if len(self._whitespace) > self._max_texts:
                 del self._whitespace[next(iter(self._whitespace))]
         return reply
 
     def restore(self, received: Assistant) -> Assistant:
-        """Returns the reply that `received` stands for as the model wrote it, if both mean the same."""
+        """Returns the reply that `received` stands for, as the model wrote it, if both have the same meaning."""
         if not received.calls:
             core = received.text.strip()
             whitespace = self._whitespace.get(_digest(core))
@@ -95,7 +95,8 @@ def _has_same_arguments(own: ToolCall, received: ToolCall) -> bool:
 
 
 def _has_same_thoughts(received: Assistant, turn: Assistant) -> bool:
-    """Whether thoughts agree or are missing: programs drop them, with signatures that the provider requires."""
+    """Whether the thoughts are equal or missing: programs drop them, together with signatures that the provider
+    requires."""
     return not received.thoughts or _thinking(received) == _thinking(turn)
 
 

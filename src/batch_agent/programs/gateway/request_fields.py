@@ -15,11 +15,11 @@ Choice = Literal["auto", "none", "required"]
 
 _MAX_NUMBER = 2**63
 _TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
-"""Types of parts that are text."""
+"""Part types that are text."""
 
 
 def object_list(value: Any, where: str) -> list[Mapping[str, Any]]:
-    """A list of objects; None counts as empty."""
+    """Validates a list of objects; None counts as empty."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -31,7 +31,7 @@ def object_list(value: Any, where: str) -> list[Mapping[str, Any]]:
 
 
 def text(value: Any, where: str) -> str:
-    """A string; None counts as empty."""
+    """Validates a string; None counts as empty."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -53,9 +53,9 @@ def known_tool(name: str, tools: Tools) -> str:
 
 
 def text_parts(content: Any, where: str, *, describe_others: bool = False) -> list[str]:
-    """The text parts of a content, which is a string or a list of parts. Other parts raise GatewayError or, with
-    `describe_others`, are replaced by a note: an image that a tool returned would otherwise fail every later request
-    of the program."""
+    """The text parts of a content, which is a string or a list of parts. For other parts, raises GatewayError or, with
+    `describe_others`, inserts a note: an image returned by a tool would otherwise fail every later request of the
+    program."""
     if content is None or isinstance(content, str):
         return [content] if content else []
     if not isinstance(content, list):
@@ -85,12 +85,12 @@ def joined(content: Any, where: str, *, describe_others: bool = False) -> str:
 
 
 def system_prompt(parts: list[str]) -> str:
-    """Joins the parts without the headers that some programs prepend, which differ in every session."""
+    """Joins the parts, without headers that some programs prepend and that differ in every session."""
     return "\n\n".join(filter(None, (PREAMBLE.sub("", part) for part in parts)))
 
 
 def inline_system_message(prompt: str) -> str:
-    """A system message in mid-conversation, as user text. Moved to the system prompt, it would change the prefix."""
+    """Formats a system message from mid-conversation as user text. In the system prompt, it would change the prefix."""
     return f"<system>\n{prompt}\n</system>"
 
 

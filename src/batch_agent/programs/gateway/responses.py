@@ -1,4 +1,4 @@
-"""Writes responses to programs, with keep-alives while the model generates."""
+"""Writer of responses to programs, with keep-alives while the model generates."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -19,7 +19,7 @@ class StreamPace:
     """Timing of a streamed response, in seconds."""
 
     start_after: float = 5.0
-    """A stream begins after this time even without a reply. An error before that is reported by the status."""
+    """Time after which a stream begins even without a reply. An earlier error is reported by the status."""
     heartbeat: float = 5.0
     """Interval of keep-alives, for programs that time out on a silent server."""
 

@@ -58,7 +58,8 @@ class ResponsesProtocol:
 
 
 def _failure_code(error: GatewayError) -> str:
-    """Codex ends its turn after invalid_prompt and context_length_exceeded, and repeats the request after others."""
+    """The error code for Codex, which ends its turn after invalid_prompt and context_length_exceeded, and repeats the
+    request after other codes."""
     if error.code is not None:
         return error.code
     return "server_error" if error.status >= 500 else "invalid_prompt"
@@ -70,7 +71,7 @@ def _begin(meta: ResponseMeta) -> list[Event]:
 
 
 def _response(meta: ResponseMeta, status: str) -> Data:
-    """A response without output. It names the tools that were offered to the model."""
+    """A response without output. It lists the tools that were offered to the model."""
     body = meta.body
     return {
         **{name: body.get(name) for name in _ECHOED},

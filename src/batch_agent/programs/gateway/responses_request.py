@@ -26,7 +26,7 @@ _STORED = {
     "prompt": "Send its text in instructions or input.",
     "background": "Wait for the response, or stream it.",
 }
-"""Fields that need a server that stores things, and what to do instead."""
+"""Fields that need a server with storage, and the remedy for each."""
 
 
 def read(body: Mapping[str, Any]) -> ParsedRequest:
@@ -76,7 +76,7 @@ def _conversation(body: Mapping[str, Any]) -> tuple[str, tuple[Message, ...]]:
 
 
 def _role(item: Mapping[str, Any]) -> Any:
-    """The role of a message, which may leave out its type."""
+    """The role of a message. The type of a message may be omitted."""
     return item.get("role") if item.get("type") in (None, "message") else None
 
 
@@ -103,7 +103,7 @@ def _add(builder: ConversationBuilder, item: Mapping[str, Any], where: str) -> N
 
 
 def _assistant_messages(run: Iterable[Located]) -> Iterator[Assistant]:
-    """Replies of the model from their items: each has reasoning, then text, then calls."""
+    """Builds the model's replies from their items. Each reply has reasoning, then text, then calls."""
     thoughts, texts, calls = list[Thought](), list[str](), list[ToolCall]()
     for where, item in run:
         is_call = item.get("type") in _CALLS
@@ -120,7 +120,8 @@ def _assistant_messages(run: Iterable[Located]) -> Iterator[Assistant]:
 
 
 def _thought(item: Mapping[str, Any], where: str) -> Thought:
-    """Encrypted content is a provider's signature of the text, or the thought itself if there is no text."""
+    """Builds a thought. Encrypted content is the provider's signature of the text, or the thought itself if there is no
+    text."""
     text = fields.joined(item.get("content"), f"{where}.content")
     text = text or fields.joined(item.get("summary"), f"{where}.summary")
     encrypted = fields.text(item.get("encrypted_content"), f"{where}.encrypted_content")
@@ -146,7 +147,7 @@ def _tool_output(item: Mapping[str, Any], where: str) -> ToolOutput:
 
 
 def _choice(choice: Any, offered: OfferedTools) -> tuple[fields.Tools, fields.Choice, str]:
-    """The offered tools, whether one must be called, and which."""
+    """The offered tools, whether a tool must be called, and which one."""
     tools = offered.specs
     match choice:
         case {"type": str(kind)} if kind in offered.left_out:
@@ -167,7 +168,7 @@ def _choice(choice: Any, offered: OfferedTools) -> tuple[fields.Tools, fields.Ch
 
 
 def _allowed(allowed: list[Any], offered: OfferedTools) -> fields.Tools:
-    """Offers only these tools, which changes the prompt's prefix."""
+    """Restricts the request to these tools, which changes the prompt's prefix."""
     names = set[str]()
     for entry in fields.object_list(allowed, "tool_choice.tools"):
         kind = str(entry.get("type"))

@@ -1,4 +1,4 @@
-"""Tools of OpenAI's responses API as functions, the only kind that every model can call."""
+"""Tools of OpenAI's responses API as functions, the only kind of tool that every model can call."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
@@ -37,7 +37,7 @@ _SHELL_PARAMETERS: JsonSchema = {
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool of a request: what the model reads, and how the program names it."""
+    """A tool of a request: its definition for the model, and its name for the program."""
 
     spec: ToolSpec
     kind: Kind
@@ -47,14 +47,14 @@ class OfferedTool:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTools:
-    """The tools of a request that the program itself runs. Those that only OpenAI's servers run, such as web_search,
-    are left out: there is nothing that could answer their calls, and programs send them with every request."""
+    """The tools of a request that the program runs itself. Tools that only OpenAI's servers run, such as web_search,
+    are left out: nothing here could answer their calls, and programs send them with every request."""
 
     tools: tuple[OfferedTool, ...] = ()
     definitions: tuple[Mapping[str, Any], ...] = ()
-    """As the program wrote them."""
+    """Definitions as the program wrote them."""
     left_out: frozenset[str] = frozenset()
-    """Their types."""
+    """Types of the tools that are left out."""
     _by_model_name: Mapping[str, OfferedTool] = field(default_factory=dict)
 
     @property
@@ -62,14 +62,15 @@ class OfferedTools:
         return tuple(tool.spec for tool in self.tools)
 
     def model_name(self, kind: str, name: str, namespace: str | None = None) -> str:
-        """The name by which the model calls the tool. Raises GatewayError."""
+        """The name under which the model calls the tool. Raises GatewayError."""
         for tool in self.tools:
             if tool.name == name and tool.kind == kind and (namespace is None or tool.namespace == namespace):
                 return tool.spec.name
         raise GatewayError(f"tool_choice names {name[:80]!r}, which is not among the tools of this request.")
 
     def call_item(self, call: ToolCall, item_id: str, status: str) -> Item:
-        """A call of the model, as the program's kind of tool. One of an unknown tool is a function call."""
+        """Converts the model's call to the program's kind of tool. A call of an unknown tool becomes a function
+        call."""
         tool = self._by_model_name.get(call.name) or OfferedTool(ToolSpec(call.name, "", {}), "function", call.name)
         common: Item = {"id": item_id, "call_id": call.id, "status": status}
         if tool.kind == "local_shell":
@@ -81,7 +82,7 @@ class OfferedTools:
 
 
 def read_tools(body: Mapping[str, Any]) -> OfferedTools:
-    """The tools of a request, and those that its input adds. Raises GatewayError."""
+    """Reads the tools of a request, including those that its input adds. Raises GatewayError."""
     definitions = [*_definitions(body.get("tools"), "tools")]
     entries = body.get("input")
     for number, item in enumerate(entries if isinstance(entries, list) else ()):
@@ -100,12 +101,12 @@ def read_tools(body: Mapping[str, Any]) -> OfferedTools:
 
 
 def function_name(name: str, namespace: Any) -> str:
-    """The name of a function for the model, which has no namespaces."""
+    """The function name for the model, which knows no namespaces."""
     return f"{namespace}__{name}" if isinstance(namespace, str) and namespace else name
 
 
 def custom_call(call_id: str, name: str, text: str) -> ToolCall:
-    """A call of a custom tool, as the model made it."""
+    """The call of a custom tool, as the model made it."""
     return ToolCall(call_id, name, dumps({"input": text}).decode())
 
 
@@ -152,7 +153,7 @@ def _function(tool: Mapping[str, Any], where: str, namespace: str | None = None)
 
 
 def _custom(tool: Mapping[str, Any], where: str, namespace: str | None = None) -> OfferedTool:
-    """A tool with free text as input. Its grammar cannot be enforced by every server, so the model reads it."""
+    """A tool with free text as input. Not every server can enforce its grammar, so the model gets to read it."""
     name, description = fields.name_in(tool, where), fields.text(tool.get("description"), f"{where}.description")
     match tool.get("format"):
         case {"type": "grammar", "syntax": str(syntax), "definition": str(grammar)}:
@@ -161,7 +162,7 @@ def _custom(tool: Mapping[str, Any], where: str, namespace: str | None = None) -
 
 
 def _custom_input(arguments: str) -> str:
-    """The text of the call; all of it if the model did not write it as an argument."""
+    """The text of a call; all of the arguments if the model did not write the text as an argument."""
     text = as_object(arguments).get("input")
     return text if isinstance(text, str) else arguments
 

@@ -17,7 +17,7 @@ from .reply_memory import ReplyMemory
 
 @dataclass(slots=True, eq=False)
 class ClientSession:
-    """State of one agent's program: replaces its own strings in requests and replies, and remembers replies."""
+    """State of one agent's program. Replaces agent-specific strings in requests and replies, and remembers replies."""
 
     agent: str
     key: str

@@ -1,4 +1,4 @@
-"""Runtime for any program that takes a task and the address of a model, started once per prompt."""
+"""Runtime for any program that takes a task and the address of a model. It is started once per prompt."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from .environment import last_output, user_environment
 
 TASK = "{task}"
 _NAMES = re.compile(r"\{(url|openai_url|key|model|task|folder)\}")
-# Names under which most programs look for the model's address.
+# Variables in which most programs look for the model's address.
 _STANDARD_ENV = {
     "OPENAI_BASE_URL": "{openai_url}",
     "OPENAI_API_BASE": "{openai_url}",
@@ -29,13 +29,13 @@ _STANDARD_ENV = {
     "ANTHROPIC_API_KEY": "{key}",
     "ANTHROPIC_MODEL": "{model}",
     "ANTHROPIC_SMALL_FAST_MODEL": "{model}",
-    # Claude Code would also connect to Anthropic, and have the model answer requests that no agent needs.
+    # Otherwise Claude Code also connects to Anthropic, and sends the model requests that no agent needs.
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
 }
 
 
 class CommandTemplate:
-    """Replaces placeholders by an agent's values. Other braces stay unchanged."""
+    """Replaces placeholders by an agent's values. Leaves other braces unchanged."""
 
     def __init__(self, address: ModelEndpoint, folder: Path, task: str) -> None:
         self._values = {
@@ -51,7 +51,7 @@ class CommandTemplate:
         return [self._fill(part) for part in command]
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """The environment of the program, with the standard names unless `env` sets them."""
+        """The environment, including the standard names unless `env` sets them."""
         return {name: self._fill(value) for name, value in {**_STANDARD_ENV, **env}.items()}
 
     def _fill(self, text: str) -> str:
@@ -59,12 +59,12 @@ class CommandTemplate:
 
 
 def names_task(command: Iterable[str], env: Mapping[str, str]) -> bool:
-    """Whether the command contains {task}; otherwise the task is written to stdin."""
+    """Whether {task} occurs. If not, the task is written to stdin."""
     return any(TASK in text for text in (*command, *env.values()))
 
 
 def replay_conversation(exchanges: Iterable[tuple[str, str]], text: str) -> str:
-    """The conversation so far and the new prompt, for a program that remembers nothing."""
+    """The conversation so far and the new prompt, for a program without memory."""
     parts = [part for prompt, answer in exchanges for part in (prompt, f"Your answer was:\n{answer}")]
     return "\n\n".join([*parts, text])
 
@@ -76,7 +76,7 @@ _LIMITS = ProgramLimits(max_bytes=_MAX_ANSWER_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class CommandSessions:
-    """Session factory; sessions share nothing."""
+    """Session factory. Sessions share nothing."""
 
     command: Sequence[str]
     env: Mapping[str, str]
@@ -123,7 +123,7 @@ class CommandSession:
     def _command(self, task: str) -> ProgramCommand:
         sessions = self.sessions
         template = CommandTemplate(self.workspace.address, self.workspace.folder, task)
-        cwd = {"PWD": str(self.workspace.folder)}  # some programs take their directory from it
+        cwd = {"PWD": str(self.workspace.folder)}  # some programs take their directory from PWD
         environment = {
             **sessions.base_environment,
             **cwd,
@@ -147,7 +147,7 @@ def _failed(name: str, ended: ExitResult, out: bytes) -> ProgramFailed:
 
 
 def _read(file: Path) -> bytes:
-    """Raises ProgramFailed. Links are not followed: an agent could make them point anywhere."""
+    """Reads a file without following links, which an agent could point anywhere. Raises ProgramFailed."""
     try:
         if file.is_symlink() or not file.is_file():
             raise ProgramFailed(f"The program did not write its answer to {file.name!r}.")
@@ -159,32 +159,31 @@ def _read(file: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRuntime:
-    """Agents are runs of a command, each in a copy of `workdir`. If an answer does not fit, the command is run again
-    in the same directory, with the conversation so far.
+    """Runs agents as a command, each in a copy of `workdir`. If an answer does not fit the schema, the command runs
+    again in the same directory, with the conversation so far.
 
     In `command` and in the values of `env`, {task}, {folder}, {model}, {url}, {openai_url} and {key} are replaced by
-    the agent's task, its directory, and the model's name and address. Without {task}, the task is written to stdin.
-    The model's address is also set in the environment, under the usual names: OPENAI_BASE_URL, OPENAI_API_KEY,
-    ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY.
-    """
+    the agent's task and directory, the model's name, its address (two forms) and its key. Without {task}, the task is
+    written to stdin. The model's address is also set in the environment, under the usual names: OPENAI_BASE_URL,
+    OPENAI_API_KEY, ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY."""
 
     command: Sequence[str]
     env: Mapping[str, str] | None = field(default=None, repr=False)
-    """Added to the environment, which is the user's without secrets: {"GH_TOKEN": os.environ["GH_TOKEN"]}."""
+    """Variables added to the environment, which is the user's without secrets: {"GH_TOKEN": os.environ["GH_TOKEN"]}."""
     _: KW_ONLY
     backend: Any = None
     """Overrides the run's backend."""
     model: str | None = None
     """Overrides the run's model."""
     workdir: str | Path | None = None
-    """Directory that agents work on; each gets a copy. None: an empty directory."""
+    """Directory for the agents to work on; each gets a copy. None: an empty directory."""
     answer: str = STDOUT
-    """Source of the answer: "stdout", or a file relative to the agent's directory. A file outside it, such as
+    """Source of the answer: "stdout", or a file relative to the agent's directory. A file outside of it, such as
     "../answer.txt", is not reported as a change."""
     gateway: bool = True
     """Whether requests go through the run, for slots, budget, retries and shared prompt prefixes."""
     keep: bool = False
-    """Whether the copies are kept when agents have finished."""
+    """Whether to keep the copies after agents have finished."""
 
     @property
     def name(self) -> str:
@@ -226,7 +225,7 @@ class ProcessRuntime:
 
 
 def _is_installed(program: str, path: str) -> bool:
-    """A program in the agent's directory cannot be checked yet."""
+    """Whether the program is installed. One in the agent's directory cannot be checked yet."""
     if os.sep in program and not Path(program).is_absolute():
         return True
     return "{" in program or shutil.which(program, path=path) is not None

@@ -17,7 +17,7 @@ _TIMEOUT = 120.0
 
 @dataclass(frozen=True, slots=True)
 class InstalledProgram:
-    """A program of which a run needs some version."""
+    """A program of which a run needs a minimum version."""
 
     name: str
     install: str
@@ -51,7 +51,7 @@ class InstalledProgram:
             )
 
     async def check_config(self, command: list[str], environment: Mapping[str, str], cwd: Path) -> None:
-        """Checks with a command of the program that it accepts its configuration. Raises SpecError."""
+        """Checks with a command of the program whether it accepts its configuration. Raises SpecError."""
         ended = await self.run(command, environment, cwd)
         if ended.code != 0:
             raise self.rejected_config(last_output(ended.err))

@@ -1,5 +1,5 @@
 """Finds files of a working copy that an agent may have changed, without running git in it: an agent may have put
-anything there, such as a pipe instead of an ignore file, or a program into the repository's configuration."""
+anything there, such as a pipe in place of an ignore file, or a program into the repository's configuration."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ _HERE = b"./"
 
 @dataclass(frozen=True, slots=True)
 class DiffLimits:
-    """Sizes above which changed files are only named."""
+    """Sizes above which changed files are only listed."""
 
     file: int = 8 * 2**20
     """Bytes per file."""
@@ -41,7 +41,7 @@ class WorkingCopy:
     inodes: "array[int]"
     """Inodes of the snapshot's files, by number."""
     since_ns: int
-    """Files changed before this time are unchanged."""
+    """Time before which changes were made by the copying, not by the agent."""
 
     def is_unchanged(self, number: int, entry: FileEntry) -> bool:
         return entry.inode == self.inodes[number] and entry.changed_ns < self.since_ns
@@ -90,7 +90,7 @@ def _walk_all(root: bytes) -> Tree:
 
 
 async def _ignored(snapshot: Snapshot, root: bytes, tree: Tree, paths: Iterable[bytes]) -> frozenset[bytes]:
-    """Runs git on a directory that contains only the ignore files."""
+    """Ignored paths, as determined by git in a directory that contains only the ignore files."""
     scratch = os.fsencode(tempfile.mkdtemp(dir=snapshot.store.folder))
     try:
         await asyncio.to_thread(_copy_ignore_files, root, tree, scratch)

@@ -12,7 +12,7 @@ from .snapshot import Snapshot
 
 _KINDS: dict[bytes, ChangeKind] = {b"A": "added", b"D": "deleted"}
 _TYPE_CHANGED = b"T"
-"""For example a link instead of a file: the patch deletes one and adds the other."""
+"""For example, a link instead of a file: the patch deletes one and adds the other."""
 _SECTION = re.compile(rb"^(?=diff --git )", re.MULTILINE)
 _GLOB_CHARACTERS = re.compile(rb"[\\*?\[\]]")
 _QUOTED_BYTES = re.compile(rb'[\x00-\x1f"\\\x7f-\xff]')
@@ -21,7 +21,7 @@ _ATTEMPTS = 4
 
 
 def display_path(path: bytes) -> str:
-    """Any file name as text that can be stored."""
+    """Converts any file name to text that can be stored."""
     return path.decode(errors="backslashreplace")
 
 
@@ -48,15 +48,15 @@ class TreeComparison:
     tree: str
 
     async def differences(self, max_file_bytes: int) -> list[Difference]:
-        """Lines are counted in files of up to `max_file_bytes`. Raises ProgramFailed."""
+        """The changed files, with line counts for files of up to `max_file_bytes`. Raises ProgramFailed."""
         options = ("-r", "-z", "--raw", "--numstat", "--no-renames")
         setting = ("-c", f"core.bigFileThreshold={max_file_bytes}")
         output = await self.store.run("diff-tree", *options, self.snapshot.tree, self.tree, options=setting)
         return read_differences(output.out)
 
     async def patch(self, files: Sequence[Difference], max_bytes: int) -> tuple[str, bool]:
-        """The patch, and whether it is incomplete. Files that are not UTF-8 are included as binary, so that the patch
-        is text and loses nothing. Raises ProgramFailed."""
+        """The patch, and whether it is incomplete. Files that are not UTF-8 are included as binary, so the patch is
+        text without loss. Raises ProgramFailed."""
         binary: set[bytes] = set()
         for _ in range(_ATTEMPTS):
             sections, is_cut = await self._sections(binary, max_bytes)
@@ -97,7 +97,7 @@ def read_differences(output: bytes) -> list[Difference]:
 
 
 def _pattern(path: bytes) -> bytes:
-    """Matches only this file in an attributes file."""
+    """A pattern for an attributes file that matches only this file."""
     literal = b"/" + _GLOB_CHARACTERS.sub(rb"\\\g<0>", path)
     return b'"%b"' % _QUOTED_BYTES.sub(lambda found: b"\\%03o" % found[0][0], literal)
 

@@ -1,4 +1,4 @@
-"""List of the files in the user's directory that agents get a copy of, and of what git ignores there."""
+"""List of the files in the user's directory that agents get copies of, and of what git ignores there."""
 
 import asyncio
 import fnmatch
@@ -22,7 +22,7 @@ _MAX_IGNORE_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class SizeLimits:
-    """Largest directory that is copied for each agent."""
+    """Limits on the directory that is copied for each agent."""
 
     files: int = 200_000
     size: int = 2 * 2**30
@@ -45,7 +45,7 @@ class FileList:
     excludes: bytes = b""
     """Patterns that git ignores there because of files elsewhere, as lines of an ignore file."""
     prefix: bytes = b""
-    """Path within its repository, ending with a slash; empty for the root of a repository and for a plain
+    """Path within the repository, with a trailing slash; empty for the root of a repository and for a plain
     directory."""
 
 
@@ -96,7 +96,7 @@ def _list_plain_folder(root: bytes, limits: SizeLimits) -> dict[bytes, FileEntry
 
 @dataclass(frozen=True, slots=True)
 class _Repository:
-    """Tracked and untracked files that git does not ignore. Nested repositories count as plain files."""
+    """Files that git tracks or does not ignore. Nested repositories count as plain files."""
 
     git: Git
     user_excludes: Path
@@ -129,7 +129,7 @@ class _Repository:
         return names
 
     def _split(self, below: bytes, output: bytes) -> tuple[list[bytes], list[bytes]]:
-        """Files, and nested repositories, of which git lists only the name."""
+        """Files and nested repositories. Git lists only the names of the latter."""
         names = sorted({below + name for name in output.split(b"\0")} - {below})
         folders = {name for name in names if is_folder(os.path.join(self.root, name))}
         return [name for name in names if name not in folders], [name.rstrip(b"/") + b"/" for name in sorted(folders)]
@@ -139,7 +139,7 @@ class _Repository:
         return [below + path for path in tree.entries]
 
     def _existing(self, names: Iterable[bytes]) -> dict[bytes, FileEntry]:
-        """Files that exist: git also lists deleted ones and ones behind a link."""
+        """The files that exist: git also lists deleted ones and ones behind a link."""
         folders: dict[bytes, bool] = {b"": True}
         found = {
             path: stat_entry(os.path.join(self.root, path)) for path in names if self._is_real_folder(path, folders)
@@ -155,7 +155,7 @@ class _Repository:
 
 async def _outer_excludes(git: Git, root: bytes, prefix: bytes, user_excludes: Path) -> bytes:
     """Ignore lines for a copy of `root`, which is at `prefix` in its repository, in order of precedence.
-    `user_excludes` applies to all of the user's repositories."""
+    `user_excludes`: file that applies to all of the user's repositories."""
     output = await git.run("rev-parse", "--git-path", "info/exclude", cwd=root)
     parts = [part for part in prefix.split(b"/") if part]
     top = os.path.join(root, *[b".."] * len(parts))
@@ -166,7 +166,7 @@ async def _outer_excludes(git: Git, root: bytes, prefix: bytes, user_excludes: P
 
 
 async def _user_excludes_file(git: Git, root: bytes) -> Path:
-    """The file that the user configured for all repositories; it need not exist."""
+    """The file that the user has configured for all repositories. It may not exist."""
     output = await git.as_user("config", "--type=path", "--get", "core.excludesFile", cwd=root)
     if output.code == 0:
         return Path(os.fsdecode(os.path.join(root, output.out.removesuffix(b"\n"))))
@@ -180,7 +180,7 @@ def _lines_below(text: bytes, parts: Sequence[bytes]) -> bytes:
 
 
 def _line_below(line: bytes, parts: Sequence[bytes]) -> bytes:
-    """Empty if the line is about other directories."""
+    """Rewrites a line; empty if it is about other directories."""
     sign = b"!" if line.startswith(b"!") else b""
     pattern = line.removeprefix(b"!")
     if line.startswith(b"#") or not parts or b"/" not in pattern.rstrip().rstrip(b"/"):

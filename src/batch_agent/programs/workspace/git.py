@@ -1,4 +1,4 @@
-"""Runs git, isolated from configuration of the user, the caller or an agent."""
+"""Git, isolated from the configuration of the user, the caller or an agent."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ class GitOutput:
     out: bytes
     err: str
     is_cut: bool = False
-    """Output was larger than the limit."""
+    """Whether the output exceeded the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Git:
 
     program: str
     config: Path
-    """Replaces the user's configuration."""
+    """Configuration file that replaces the user's."""
 
     async def run(
         self,
@@ -65,8 +65,8 @@ class Git:
         codes: tuple[int, ...] = (0,),
         max_bytes: int = MAX_OUTPUT_BYTES,
     ) -> GitOutput:
-        """`options` precede the command. `stdin` is iterated in a thread. Git is killed after `max_bytes` of output.
-        Raises ProgramFailed for an exit status not in `codes`."""
+        """`options`: options that precede the command. `stdin`: iterated in a thread. Git is killed after `max_bytes`
+        of output. Raises ProgramFailed for an exit status not in `codes`."""
         environment = {**self._environment(), **env}
         output = await _run([self.program, *options, command, *arguments], cwd, environment, stdin, max_bytes)
         if output.code not in codes and not output.is_cut:
@@ -74,7 +74,7 @@ class Git:
         return output
 
     async def as_user(self, *arguments: Argument, cwd: Path | bytes) -> GitOutput:
-        """Runs git with the user's own configuration, only to read it."""
+        """Runs git with the user's own configuration, for reading only."""
         return await _run([self.program, *arguments], cwd, _without_git(os.environ), None, MAX_OUTPUT_BYTES)
 
     def _environment(self) -> dict[str, str]:
@@ -96,7 +96,7 @@ class Git:
 
 
 async def find_git(folder: Path) -> Git:
-    """`folder` is for its configuration file. Raises SpecError if git is missing or too old."""
+    """`folder`: directory for git's configuration file. Raises SpecError if git is missing or too old."""
     program = shutil.which("git")
     if program is None:
         raise SpecError("git is not installed: agents work in copies made by git. Install git.")
@@ -170,7 +170,7 @@ async def _feed(pipe: asyncio.StreamWriter, stdin: Iterator[bytes]) -> None:
 
 
 def _batch(pieces: Iterator[bytes]) -> bytes:
-    """Joins small pieces, as each write has a fixed cost."""
+    """Joins small pieces, because each write has a fixed cost."""
     batch = bytearray()
     for piece in pieces:
         batch += piece
@@ -180,7 +180,7 @@ def _batch(pieces: Iterator[bytes]) -> bytes:
 
 
 async def _read_head(reader: asyncio.StreamReader, max_bytes: int, process: asyncio.subprocess.Process | None) -> bytes:
-    """Reads at most `max_bytes` + 1 bytes; a `process` that writes more is killed."""
+    """Reads at most `max_bytes` + 1 bytes. A `process` that writes more is killed."""
     kept = bytearray()
     while chunk := await reader.read(_CHUNK):
         kept += chunk[: max_bytes + 1 - len(kept)]

@@ -1,4 +1,4 @@
-"""Private repository that holds the snapshot and, for a while, the state of an agent's copy."""
+"""Private repository that holds the snapshot and, temporarily, the state of an agent's copy."""
 
 import asyncio
 import errno
@@ -22,18 +22,18 @@ _COMMITTER = b"batch-agent <batch-agent@localhost> 1000000000 +0000"
 _NULL_ID = b"0" * 40
 _LINK = "120000"
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
-"""The file was removed or is of another kind now."""
+"""The file was removed or replaced by another kind."""
 _CHUNK_BYTES = 2**20
 """Larger files are read in chunks of this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """A bare repository without a HEAD, from which git would read attributes."""
+    """A bare repository without a HEAD, because git would read attributes from it."""
 
     git: Git
     folder: Path
-    """Contains the repository and everything else needed to create copies."""
+    """Directory that contains the repository and everything else needed to create copies."""
     objects: Path
     """Directory of new objects."""
     index: Path
@@ -52,7 +52,7 @@ class ObjectStore:
 
     @property
     def excludes(self) -> Path:
-        """Patterns that git ignores in every copy."""
+        """File with the patterns that git ignores in every copy."""
         return self.folder / "excludes"
 
     async def run(
@@ -72,8 +72,8 @@ class ObjectStore:
 
     @asynccontextmanager
     async def scratch_store(self) -> AsyncIterator["ObjectStore"]:
-        """A temporary store on top of this one, for one agent's changes. Agents may add the same objects at the same
-        time, and git cannot write the same object twice at once. Raises OSError."""
+        """A temporary store on top of this one, for the changes of one agent. Agents may add the same objects at the
+        same time, and git cannot write an object twice concurrently. Raises OSError."""
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         try:
             yield await asyncio.to_thread(self._create_scratch, folder)
@@ -81,7 +81,7 @@ class ObjectStore:
             await asyncio.to_thread(erase, bytes(folder))
 
     async def tree(self, files: "Import", deleted: Iterable[bytes] = ()) -> str:
-        """Updates the index with these files and returns the object name of its tree. Raises ProgramFailed,
+        """Updates the index with these files, and returns the object name of its tree. Raises ProgramFailed,
         OSError."""
         with tempfile.NamedTemporaryFile(dir=self.folder) as marks:
             await self._import(files, f"--export-marks={marks.name}")
@@ -92,7 +92,7 @@ class ObjectStore:
         return output.out.decode().strip()
 
     async def commit(self, tree: str, ref: str, message: bytes) -> None:
-        """Always with the same author and time. Raises ProgramFailed."""
+        """Creates a commit, always with the same author and time. Raises ProgramFailed."""
         commands = b"commit %b\nauthor %b\ncommitter %b\n" % (ref.encode(), _COMMITTER, _COMMITTER)
         commands += b'data %d\n%b\nM 040000 %b ""\ndone\n' % (len(message), message, tree.encode())
         await self._import([commands])
@@ -111,20 +111,20 @@ class ObjectStore:
 
 @mutable_dataclass(slots=True)
 class Import:
-    """Input stream for `git fast-import` with the contents of files. Git does not read the files itself, so that no
-    filter, line-ending conversion or nested repository interferes. It can be iterated once."""
+    """Input stream for `git fast-import` with the contents of files. Git does not read the files itself, so no filter,
+    line-ending conversion or nested repository interferes. Can be iterated once."""
 
     root: bytes
     entries: Mapping[bytes, FileEntry]
     make_readable: bool = False
     """Whether to add the owner's read permission to files that lack it."""
     imported: list[bytes] = field(default_factory=list)
-    """Paths, by mark, from 1 on. Files that have disappeared are left out."""
+    """Imported paths by mark, starting at 1. Files that have disappeared are omitted."""
     unread: list[bytes] = field(default_factory=list)
-    """Paths that cannot be read and are left out."""
+    """Paths that are omitted because they cannot be read."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """Reads each file when its turn comes."""
+        """Reads each file only when it is needed."""
         for path, entry in self.entries.items():
             yield from self._file(path, entry)
         yield b"done\n"
@@ -145,7 +145,7 @@ class Import:
             yield from _content(path, head, content)
 
     def _open(self, path: bytes) -> BinaryIO:
-        """Neither blocks on a pipe nor follows a link that was put there meanwhile."""
+        """Opens a file without blocking on a pipe or following a link that has replaced it."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except PermissionError:
@@ -166,7 +166,7 @@ def _names(marks: Path) -> dict[bytes, bytes]:
 
 
 def _lines(files: Import, names: dict[bytes, bytes], deleted: Iterable[bytes]) -> Iterator[bytes]:
-    """Sorted as in git's index, which is slow to insert elsewhere than at its end."""
+    """Lines sorted as in git's index, which is slow to insert anywhere but at its end."""
     for path in deleted:
         yield b"0 %b\t%b\0" % (_NULL_ID, path)
     for path, mark in sorted((path, number) for number, path in enumerate(files.imported, 1)):

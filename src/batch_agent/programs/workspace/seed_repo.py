@@ -27,7 +27,7 @@ _CONFIG = """
 [maintenance]
 	auto = false
 """
-"""Commits work without a prompt, no background process is started, and file names of any bytes are accepted."""
+"""Commits work without a prompt, no background process starts, and file names of any bytes are accepted."""
 _ATTRIBUTES = "* -text -filter -ident !eol !working-tree-encoding\n"
 """Overrides attributes in the directory, so that contents stay unchanged."""
 _ALTERNATES = Path("objects", "info", "alternates")
@@ -35,7 +35,7 @@ _ALTERNATES = Path("objects", "info", "alternates")
 
 _PROGRAM_FILES = b".aider*\n"
 """Files that programs keep for themselves, which are not changes. Aider adds this line to .gitignore unless it is
-ignored already. It comes first, so that a project can override it."""
+already ignored. It comes first, so that a project can override it."""
 
 
 async def create_seed_repo(store: ObjectStore, ref: str, excludes: bytes) -> None:
@@ -52,7 +52,7 @@ def install_seed_repo(store: ObjectStore, copy: Path) -> None:
 
 
 def detach(store: ObjectStore, copy: Path) -> None:
-    """Copies the objects into the copy's `.git`, if that is intact."""
+    """Copies the objects into the copy's `.git`, if the latter is intact."""
     objects = copy / ".git" / "objects"
     inner = (copy, copy / ".git", objects, objects / "info")
     if all(_is_folder(each) for each in inner):
@@ -71,7 +71,7 @@ def _fill(seed: Path, store: ObjectStore, commit: bytes) -> None:
 
 
 def _link_all(source: Path, target: Path) -> None:
-    """Both are object directories, whose files are never rewritten."""
+    """Links the files of one object directory into another. Object files are never rewritten."""
     for inner in source.iterdir():
         (target / inner.name).mkdir(exist_ok=True)
         for file in inner.iterdir() if _is_folder(target / inner.name) else ():

@@ -21,29 +21,28 @@ _SIZE_LIMITS = SizeLimits()
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot in a repository of its own. Nothing is ever written to the user's directory or to a repository there.
+    """A snapshot in a repository of its own. Nothing is ever written to the user's directory or its repository.
 
-    It contains what git tracks, changed or not, and new files, without ignored ones. Of a plain directory it contains
-    everything except histories such as .hg. Nested repositories, submodules included, are plain files. Contents are
-    kept byte for byte; links stay links. Not kept are empty directories, permissions other than execute, pipes,
-    sockets and devices.
-    """
+    It contains the files that git tracks, changed or not, and new files that git does not ignore; of a plain directory,
+    everything except histories such as .hg. Nested repositories and submodules are plain files. Contents are kept byte
+    for byte, and links stay links. Empty directories, permissions other than execute, pipes, sockets and devices are
+    not kept."""
 
     store: ObjectStore
     tree: str
-    """Its object name in the store."""
+    """Object name of the tree in the store."""
     numbers: Mapping[bytes, int]
-    """Paths in the snapshot, each with a number."""
+    """Number of each path in the snapshot."""
     sizes: "array[int]"
     """Sizes in bytes, by number."""
     prefix: bytes
-    """Path of the directory in the user's repository, ending with a slash; empty at its root."""
+    """Path of the directory in the user's repository, with a trailing slash; empty at its root."""
 
     @classmethod
     async def take(cls, workdir: Path | None, folder: Path, limits: SizeLimits = _SIZE_LIMITS) -> Self:
-        """`workdir` None is an empty directory. `folder` must exist, be empty, and stay as long as there are copies.
-        Raises SpecError if git is missing or too old, or if `workdir` does not exist, is too large or cannot be
-        read."""
+        """Takes a snapshot. `workdir`: None for an empty directory. `folder`: an existing empty directory, which must
+        stay as long as there are copies. Raises SpecError if git is missing or too old, or if `workdir` does not exist,
+        is too large or cannot be read."""
         try:
             git = await find_git(folder)
             listing = await _list_files(git, workdir, folder, limits)

@@ -13,14 +13,14 @@ _ERASE_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A regular file, or a link."""
+    """A regular file or a link."""
 
     mode: str
     """Git's file mode."""
     size: int
     inode: int
     changed_ns: int
-    """Time of the last change of contents or metadata, which a program cannot set back."""
+    """Time of the last change of contents or metadata. A program cannot set it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Tree:
 
 
 def stat_entry(path: bytes) -> FileEntry | None:
-    """The entry of a path; None for what git cannot store: directories, sockets, missing files."""
+    """The entry of a path; None if git cannot store it: directories, sockets, missing files."""
     try:
         return _entry(os.path.basename(path), os.lstat(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -48,7 +48,7 @@ def stat_entry(path: bytes) -> FileEntry | None:
 
 
 def walk(root: bytes, *, limit: int, max_bytes: float = float("inf"), skipped: frozenset[bytes] = frozenset()) -> Tree:
-    """Without directories named in `skipped`. Stops after more than `limit` files or `max_bytes`."""
+    """Reads a tree without directories named in `skipped`. Stops after more than `limit` files or `max_bytes`."""
     entries: dict[bytes, FileEntry] = {}
     closed = []
     size, pending = 0, [b""]
@@ -80,8 +80,7 @@ def is_folder(path: bytes) -> bool:
 
 
 def open_up(root: bytes, tree: Tree) -> bool:
-    """Restores the owner's permissions on directories that an agent made unreadable. Returns whether there were
-    any."""
+    """Restores the owner's permissions on directories that an agent made unreadable. Returns whether there were any."""
     for below in tree.closed:
         with suppress(OSError):
             os.chmod(os.path.join(root, below), stat.S_IRWXU)
@@ -89,7 +88,7 @@ def open_up(root: bytes, tree: Tree) -> bool:
 
 
 def erase(path: bytes) -> bool:
-    """Removes a directory tree, read-only files included. Returns whether it is gone: another process may still be
+    """Removes a directory tree, including read-only files. Returns whether it is gone: another process may still be
     writing there."""
     for _ in range(_ERASE_ATTEMPTS):
         for folder in reversed(list(_remove_files(path))):
@@ -113,7 +112,7 @@ def _entry(name: bytes, found: os.stat_result) -> FileEntry | None:
 
 
 def _scan(folder: bytes) -> list[tuple[bytes, os.stat_result]]:
-    """A missing directory counts as empty."""
+    """Lists a directory. A missing one counts as empty."""
     listed = []
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:

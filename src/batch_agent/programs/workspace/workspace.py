@@ -1,6 +1,5 @@
-"""Workspaces of a run's programs: each agent has a copy of the user's directory, and next to it a private directory
-for files that are the agent's but not part of its work. All copies come from one snapshot.
-"""
+"""Workspaces of a run's programs. Each agent has a copy of the user's directory and, next to it, a private directory
+for files that are not part of its work. All copies come from one snapshot."""
 
 import asyncio
 import hashlib
@@ -33,17 +32,18 @@ _DIFF_LIMITS = DiffLimits()
 
 
 class Workspaces:
-    """To an agent, its copy is an ordinary repository: branch `main`, one commit, no changes, no remote. What an agent
-    does to that repository affects neither other agents nor the snapshot."""
+    """Copies of a snapshot. To an agent, its copy is an ordinary repository: branch `main`, one commit, no changes, no
+    remote. Changes to that repository affect neither other agents nor the snapshot."""
 
     def __init__(self, snapshot: Snapshot, root: Path, limits: DiffLimits = _DIFF_LIMITS) -> None:
-        """`root` contains the copies, and is best outside any repository. It is created if it does not exist."""
+        """`root`: directory for the copies, preferably outside of any repository. It is created if it does not
+        exist."""
         self._snapshot = snapshot
         self._root = Path(os.path.abspath(root))
         self._limits = limits
 
     async def make(self, name: str) -> WorkingCopy:
-        """The same name gives the same directory and replaces what was there. Raises ProgramFailed."""
+        """Makes a copy. The same name gives the same directory, and replaces its contents. Raises ProgramFailed."""
         path = self._root / folder_name(name)
         where = (f"--git-dir={path / '.git'}", f"--work-tree={path}")
         try:
@@ -55,7 +55,7 @@ class Workspaces:
 
     async def changes(self, copy: WorkingCopy) -> Changes:
         """Changes since the snapshot, committed or not, without new files that git ignores. The agent should not be
-        running meanwhile. Raises ProgramFailed."""
+        running. Raises ProgramFailed."""
         try:
             found = await changed_files(self._snapshot, copy, self._limits)
             if found.is_nothing:
@@ -77,7 +77,7 @@ class Workspaces:
         install_seed_repo(self._snapshot.store, path)
 
     def _copy(self, path: Path) -> WorkingCopy:
-        """The index was written last: what changes from now on is newer."""
+        """The index is written last, so later changes are newer than it."""
         numbers = self._snapshot.numbers
         inodes = array("Q", bytes(8 * len(numbers)))
         for file, entry in walk(os.fsencode(path), limit=len(numbers)).entries.items():
@@ -102,7 +102,7 @@ class Workspaces:
         return Changes(tuple(changes), patch, is_cut or bool(large) or not found.is_whole)
 
     async def _verify(self, root: bytes, entries: Mapping[bytes, FileEntry]) -> dict[bytes, ChangeKind]:
-        """Those of the snapshot's files that differ or cannot be read."""
+        """Files of the snapshot that differ or cannot be read."""
         if not entries:
             return {}
         files = Import(root, entries, make_readable=True)
@@ -125,7 +125,7 @@ T = TypeVar("T")
 _log = logging.getLogger("batch_agent")
 
 _NOT_ALPHANUMERIC = re.compile("[^A-Za-z0-9]")
-# What the model reads instead of paths of one agent or one run, so that all prompts share a prefix.
+# Replacements, for the model, of paths that belong to one agent or one run, so that all prompts share a prefix.
 _PROJECT_MASK, _PRIVATE_DIR_MASK, _RUN_DIR_MASK = "/batch-agent/project", "/batch-agent/beside", "/batch-agent/house"
 
 
@@ -141,7 +141,7 @@ def check_workdir(workdir: str | Path | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceRoot:
-    """The workspaces of a run, all copies of one snapshot."""
+    """The workspaces of a run, all of which are copies of one snapshot."""
 
     context: RuntimeContext
     snapshot: Snapshot
@@ -162,7 +162,8 @@ class WorkspaceRoot:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """For programs in a workspace: if an agent removes its repository, git does not look for one further up."""
+        """Environment for programs in a workspace: if an agent removes its repository, git does not search the parent
+        directories."""
         return {"GIT_CEILING_DIRECTORIES": str(self.root)}
 
     async def create(self, agent: str) -> "Workspace":
@@ -175,7 +176,7 @@ class WorkspaceRoot:
             str(private_dir): _PRIVATE_DIR_MASK,
             str(self.context.folder): _RUN_DIR_MASK,
         }
-        # Claude Code and Qwen Code keep a directory per project in the home directory, named like this.
+        # Claude Code and Qwen Code keep a directory per project in the home directory, with a name of this form.
         hides[_NOT_ALPHANUMERIC.sub("-", str(copy.path))] = _NOT_ALPHANUMERIC.sub("-", _PROJECT_MASK)
         return Workspace(workspaces, copy, self.context.model_access.endpoint(agent, hides), self.keep)
 
@@ -196,7 +197,7 @@ class Workspace:
 
     @property
     def private_dir(self) -> Path:
-        """The agent's own directory, outside the working copy."""
+        """The agent's own directory outside the working copy."""
         return self.copy.path.parent
 
     async def changes(self) -> Changes:
@@ -204,8 +205,8 @@ class Workspace:
         return await self.workspaces.changes(self.copy)
 
     async def write_files(self, work: Callable[[], T]) -> T:
-        """Runs `work`, which writes files next to the working copy, in a thread. If it fails or is cancelled, the
-        workspace is removed. Raises ProgramFailed."""
+        """Runs `work`, which writes files next to the working copy, in a thread. If it fails or is cancelled, removes
+        the workspace. Raises ProgramFailed."""
         try:
             return await asyncio.to_thread(work)
         except OSError as error:
@@ -216,14 +217,15 @@ class Workspace:
             raise
 
     def relativize(self, text: str) -> str:
-        """Makes paths in the working copy relative: the copy will be removed, and its contents belong in the user's
-        directory."""
+        """Makes paths in the working copy relative, because the copy will be removed and its contents belong in the
+        user's directory."""
         if self.keep:
             return text
         return text.replace(f"{self.folder}{os.sep}", "").replace(str(self.folder), ".")
 
     async def remove(self) -> None:
-        """Never raises. Files that cannot be removed now are removed with the run's directory."""
+        """Removes the workspace. Never raises. Files that cannot be removed now are removed with the run's
+        directory."""
         if not self.keep:
             await asyncio.to_thread(erase, os.fsencode(self.private_dir))
             return

@@ -26,7 +26,7 @@ class _MessageJob(NamedTuple):
 
 
 class AnthropicBatches:
-    """Methods raise RequestError."""
+    """Anthropic's Message Batches, in memory. Methods raise RequestError."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class AnthropicBatches:
         self._number = 0
 
     def create(self, body: Mapping[str, Any], host: str) -> tuple[dict[str, Any], ArmedFault | None]:
-        """The new batch, and the fault of its answer."""
+        """Creates a batch. Returns it with the fault of its response."""
         lines = _lines(body)
         fault = self._armed.take_for_batch()
         tokens = sum(prompt_tokens_of(self._read, line.body) for line in lines)
@@ -131,7 +131,7 @@ class AnthropicBatches:
         times = {start.phase: start.at for start in job.work.history}
         has_ended = job.work.has_ended
         cancelled_at = times.get("cancelling")
-        # As Anthropic's service does, counts say how requests ended only when all have.
+        # Like Anthropic's service, counts requests by outcome only after all have ended.
         kinds = [outcome.kind for outcome in job.work.outcomes] if has_ended else []
         return {
             "id": batch_id,

@@ -24,7 +24,7 @@ Block = dict[str, Any]
 
 
 def read_message(requests: Requests, body: dict[str, Any]) -> Generation:
-    """Raises RequestError. A streamed answer is sent in one piece."""
+    """Parses a request. Raises RequestError. A streamed answer is sent in one piece."""
     if not isinstance(body.get("max_tokens"), int):
         raise RequestError("max_tokens: Field required", param="max_tokens")
     try:
@@ -38,7 +38,7 @@ def read_message(requests: Requests, body: dict[str, Any]) -> Generation:
 
 
 def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The chat request that says the same."""
+    """The equivalent chat request."""
     messages: list[dict[str, Any]] = []
     if system := text_of(body.get("system")):
         messages.append({"role": "system", "content": system})
@@ -60,7 +60,7 @@ def anthropic_error(status: int, message: str, kind: str = "", param: str | None
 
 
 class AnthropicBytes(NamedTuple):
-    """Encoder of the response to one message."""
+    """Encoder of the response to a message."""
 
     number: int
     model: str

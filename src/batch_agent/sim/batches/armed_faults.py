@@ -8,10 +8,10 @@ from ..request_errors import RequestError
 
 
 class BatchFault(StrEnum):
-    """What goes wrong with a batch, or with a flex request."""
+    """A fault of a batch or a flex request."""
 
     EXPIRED = "expired"
-    """The batch ends as expired; a share of its lines was not executed."""
+    """The batch expires before a share of its lines is executed."""
     ERRORED = "errored"
     """A share of the lines fails with status 500."""
     MISSING = "missing"
@@ -19,25 +19,25 @@ class BatchFault(StrEnum):
     FAILED = "failed"
     """The batch fails in validation."""
     ERROR_AFTER_CREATE = "error_after_create"
-    """The batch is created, and the answer is a 500."""
+    """The batch is created, but the response is a 500."""
     LOST_ANSWER = "lost_answer"
-    """The batch is created, and the connection is closed without an answer."""
+    """The batch is created, but the connection is closed without a response."""
     LOST_FILE = "lost_file"
-    """The results of the batch are a 404."""
+    """The results of the batch return 404."""
     TOKEN_LIMIT = "token_limit"  # noqa: S105
-    """The batch is refused since too many tokens are queued."""
+    """The batch is refused because too many tokens are queued."""
     FLEX_UNAVAILABLE = "flex_unavailable"
-    """A flex request is refused for want of capacity."""
+    """A flex request is refused for lack of capacity."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmedFault:
     kind: BatchFault
     share: float = 0.5
-    """Share of the lines that it affects, rounded up."""
+    """Share of the affected lines, rounded up."""
 
     def affects(self, index: int) -> bool:
-        """Whether the line at `index` is one of the affected ones, which are spread evenly from the first on."""
+        """Whether the line at `index` is affected. Affected lines are spread evenly, beginning with the first."""
         return _ceil((index + 1) * self.share) > _ceil(index * self.share)
 
     def count(self, total: int) -> int:
@@ -45,7 +45,7 @@ class ArmedFault:
 
 
 class ArmedFaults:
-    """Queue of faults: each batch takes the first that concerns it, each flex request the first of its kind."""
+    """Queue of faults. Each batch takes the first fault for batches, each flex request the first for flex requests."""
 
     def __init__(self) -> None:
         self._queue: list[ArmedFault] = []

@@ -1,4 +1,4 @@
-"""Routes of the batch APIs, and of the clock and the faults that tests set."""
+"""Routes of the batch APIs, and of the clock and faults for tests."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ class BatchRoutes:
         }
 
     def handle(self, request: HttpRequest, connection: ClientConnection) -> bool:
-        """Answers the request; False if it is for none of these routes."""
+        """Answers the request. Returns False if it is for none of these routes."""
         parts = request.path.decode(errors="replace").strip("/").split("/")
         if parts[0] == "v1":
             parts = parts[1:]

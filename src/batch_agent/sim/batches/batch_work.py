@@ -1,4 +1,4 @@
-"""Work of one simulated batch: its lines are executed as the clock goes on."""
+"""Work of one simulated batch. Its lines are executed as the clock advances."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +14,11 @@ _VALIDATED = 0.05
 _EXECUTED = 0.95
 """Share of a batch's time after which all lines are done."""
 _CANCELLED = 0.05
-"""Share of a batch's time that it takes to cancel it."""
+"""Share of a batch's time that a cancellation takes."""
 
 
 class Outcome(NamedTuple):
-    """What became of a line: `body` is its response, or the error if `status` is not 200."""
+    """Outcome of a line. `body` is its response, or the error if `status` is not 200."""
 
     kind: Literal["succeeded", "errored", "expired", "cancelled", "missing"]
     status: int = 0
@@ -32,7 +32,7 @@ class WorkLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PhaseStart:
-    """A phase, and the time at which it began."""
+    """A phase and its start time."""
 
     phase: Phase
     at: float
@@ -51,7 +51,7 @@ class BatchWork:
     ) -> None:
         self.lines = lines
         self.outcomes: list[Outcome] = []
-        """Those of the first lines; all of them at the end."""
+        """Outcomes of the first lines; of all lines at the end."""
         self.history = [PhaseStart("validating", created)]
         self._execute = execute
         self._created = created
@@ -73,7 +73,7 @@ class BatchWork:
         return self._fault is not None and self._fault.kind is BatchFault.LOST_FILE
 
     def cancel(self, now: float) -> None:
-        """The lines that are executed by now stay so; the others end as cancelled."""
+        """Cancels the batch. Lines that have been executed keep their outcome; the others end as cancelled."""
         self.advance(now)
         if not self.has_ended and self._cancelled_at is None:
             self._cancelled_at = now

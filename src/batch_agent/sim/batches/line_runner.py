@@ -1,4 +1,4 @@
-"""Execution of one line: the answer that an ordinary request with this body gets."""
+"""Execution of one line, with the answer that an ordinary request with this body gets."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ LANES = ("standard", "flex", "batch")
 
 @dataclass(slots=True)
 class LaneCounters:
-    """Requests that were accepted, or lines of batches that succeeded, and their tokens."""
+    """Numbers of accepted requests, or of lines of batches that succeeded, and their tokens."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -26,7 +26,7 @@ class Billing:
     def __init__(self) -> None:
         self.lanes = {lane: LaneCounters() for lane in LANES}
         self.submissions = {"openai": 0, "anthropic": 0}
-        """Batches that were created, including those that failed in validation."""
+        """Number of created batches, including those that failed in validation."""
 
     def count(self, lane: str, prompt_tokens: int, completion_tokens: int) -> None:
         counters = self.lanes[lane]
@@ -71,7 +71,7 @@ class LineRunner:
 
 
 def prompt_tokens_of(read: Read, body: Mapping[str, Any]) -> int:
-    """Tokens that a line adds to the queue; 0 for one that cannot be read."""
+    """Tokens that a line adds to the queue; 0 if it cannot be read."""
     try:
         return sum(each.prompt_tokens for each in read({**body, "stream": False, "stream_options": None}).sequences)
     except RequestError:

@@ -34,7 +34,7 @@ _MAX_FILES_PAGE = 10_000
 
 class _Job(NamedTuple):
     batch: Batch
-    """As it was created, or as it failed."""
+    """The batch as it was created or as it failed validation."""
     work: BatchWork
     queued_tokens: int
 
@@ -120,7 +120,7 @@ class OpenAIBatches:
         self._jobs: dict[str, _Job] = {}
 
     def create(self, body: Mapping[str, Any]) -> tuple[Batch, ArmedFault | None]:
-        """The new batch, and the fault of its answer."""
+        """Creates a batch. Returns it with the fault of its response."""
         wanted = read_batch_request(body, tuple(self._reads))
         content = self._files.content(wanted.input_file_id)
         fault = self._armed.take_for_batch()
@@ -146,7 +146,7 @@ class OpenAIBatches:
             batch = replace(batch, counts=RequestCounts(total=len(lines)))
             work = BatchWork(lines, execute, now, self._config.seconds, fault)
             self._jobs[batch_id] = _Job(batch, work, tokens)
-        # OpenAI validates after its answer, which therefore knows no count of requests.
+        # OpenAI validates after it has responded, so the response has no count of requests.
         return replace(batch, counts=RequestCounts()), fault
 
     def retrieve(self, batch_id: str) -> Batch:
@@ -239,7 +239,7 @@ class FormField(NamedTuple):
 
 
 def parse_form(content_type: bytes, body: bytes) -> dict[str, FormField]:
-    """The fields by name. Raises ValueError."""
+    """The fields of a form by name. Raises ValueError."""
     found = _BOUNDARY.search(content_type)
     if not content_type.lower().startswith(b"multipart/form-data") or not found:
         raise ValueError("the body must be multipart/form-data with a boundary")

@@ -8,8 +8,7 @@ from itertools import islice, takewhile
 class BlockPool:
     """Blocks with reference counts, found by content hash until they are reused.
 
-    A released block keeps its content and waits at the end of the free list; taking blocks evicts from its front.
-    """
+    A released block keeps its content and waits at the end of the free list. Taking blocks evicts from its front."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -27,12 +26,12 @@ class BlockPool:
         return self.num_blocks - len(self._free)
 
     def match(self, hashes: Iterable[int]) -> list[int]:
-        """The blocks that hold the longest known prefix of `hashes`; they are not held until `hold`."""
+        """The blocks with the longest known prefix of `hashes`. They are not held until `hold`."""
         block_of = self._block_of
         return [block_of[key] for key in takewhile(block_of.__contains__, hashes)]
 
     def idle(self, blocks: Iterable[int]) -> int:
-        """How many of `blocks` have no references: these also count as free until they are held."""
+        """Number of `blocks` without references. These also count as free until they are held."""
         return sum(1 for block in blocks if not self._references[block])
 
     def hold(self, blocks: Iterable[int]) -> None:
@@ -43,7 +42,8 @@ class BlockPool:
             references[block] += 1
 
     def take(self, count: int) -> list[int]:
-        """`count` blocks with no content, the least recently released first. Raises IndexError if there are fewer."""
+        """Takes `count` blocks and clears their content, the least recently released first. Raises IndexError if there
+        are fewer."""
         if count > len(self._free):
             raise IndexError(f"{count} blocks wanted, {len(self._free)} free")
         taken = [self._free.popitem(last=False)[0] for _ in range(count)]
@@ -53,7 +53,7 @@ class BlockPool:
         return taken
 
     def publish(self, blocks: Sequence[int], hashes: Sequence[int]) -> None:
-        """Make held blocks findable by their content. Of several with one content the newest is found."""
+        """Makes held blocks findable by their content. Of several blocks with the same content, the newest is found."""
         block_of, hash_of = self._block_of, self._hash_of
         for block, key in zip(blocks, hashes, strict=True):
             older = block_of.get(key)
@@ -63,7 +63,7 @@ class BlockPool:
             hash_of[block] = key
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Release blocks, the last first: the tail of a sequence is evicted before its head."""
+        """Releases blocks, the last first, so that the tail of a sequence is evicted before its head."""
         references, free = self._references, self._free
         for block in reversed(blocks):
             left = references[block] = references[block] - 1
@@ -71,10 +71,9 @@ class BlockPool:
                 free[block] = None
 
     def pass_through(self, hashes: Sequence[int], count: int, max_hits: int) -> int:
-        """Account for a sequence of `count` blocks that ran while no block was held; returns the number of hits.
+        """Accounts for a sequence of `count` blocks that ran while no block was held. Returns the number of hits.
 
-        The result is the same as that of `match`, `hold`, `take`, `publish` and `release`, at a third of the cost.
-        """
+        Equivalent to `match`, `hold`, `take`, `publish` and `release`, at a third of the cost."""
         refresh = self._free.move_to_end
         blocks = self.match(hashes[:max_hits])
         hits = len(blocks)

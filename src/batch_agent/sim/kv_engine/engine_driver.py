@@ -1,4 +1,4 @@
-"""Driver of the engine: advances it with the clock, and passes its output to the response writers."""
+"""Driver of the engine: advances it by the clock, and passes its output to the response writers."""
 
 import asyncio
 import functools
@@ -11,11 +11,11 @@ from .sequence import Sequence
 from .sim_engine import SimEngine
 
 MIN_TIMER_S = 0.001
-"""uvloop's timers have a resolution of a millisecond: a shorter timer would spin. The engine's clock stays exact."""
+"""uvloop's timers have a resolution of a millisecond, so a shorter timer would spin. The engine's clock stays exact."""
 
 
 class EngineDriver:
-    """Runs one engine on one event loop. Nothing awaits."""
+    """Runs one engine on one event loop, without awaiting."""
 
     def __init__(self, config: SimConfig, loop: asyncio.AbstractEventLoop) -> None:
         self.engine = SimEngine(config)
@@ -25,7 +25,7 @@ class EngineDriver:
         self._timer: asyncio.TimerHandle | None = None
 
     def submit(self, generation: Generation, writer: SimResponseWriter, connection: ClientConnection) -> None:
-        """Run all sequences of a request; they are dropped if the client disconnects."""
+        """Runs all sequences of a request. They are dropped if the client disconnects."""
         if self._config.zero_latency:
             self._run_immediately(generation, writer)
             return
@@ -38,14 +38,14 @@ class EngineDriver:
         self.run()
 
     def abort(self, generation: Generation) -> None:
-        """Drop the sequences of a request and free their blocks. The engine must be up to date."""
+        """Drops the sequences of a request and frees their blocks. The engine must be up to date."""
         now = self._loop.time()
         for sequence in generation.sequences:
             if self._writers.pop(sequence, None):
                 self.engine.abort(sequence, now)
 
     def run(self) -> None:
-        """Advance the engine to now, write its output, and schedule the next run."""
+        """Advances the engine to the current time, writes its output, and schedules the next run."""
         for progress in self.engine.advance(self._loop.time()):
             sequence = progress.sequence
             found = self._writers.pop(sequence, None) if progress.finished else self._writers.get(sequence)
@@ -75,7 +75,7 @@ class EngineDriver:
             writer.progress(index, 0, sequence.generated, finished=True)
 
     def _write_interleaved(self, sequences: list[Sequence], chunk_tokens: int, writer: SimResponseWriter) -> None:
-        """Interleave the replies of a list, as an engine with real step times does."""
+        """Interleaves the replies of a list, like an engine with real step times."""
         for start in range(0, max(sequence.generated for sequence in sequences), chunk_tokens):
             for index, sequence in enumerate(sequences):
                 if start < sequence.generated:

@@ -1,5 +1,5 @@
-"""Host memory as a second tier of the KV cache, LRU: inclusive, as in vLLM's native offloading, or exclusive, as in
-batch-agent-vllm."""
+"""Host memory as a second tier of the KV cache, with LRU eviction: inclusive, as in vLLM's native offloading, or
+exclusive, as in batch-agent-vllm."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from itertools import islice, takewhile
 
 
 class HostTier:
-    """Content hashes of the blocks in host memory. Every block that the device computes is copied here too; a full tier
-    evicts the least recently used. What is found here is copied to the device again."""
+    """Content hashes of the blocks in host memory. Every block that the device computes is also copied here; a full
+    tier evicts the least recently used. Blocks that are found here are copied back to the device."""
 
     def __init__(self, num_blocks: int) -> None:
         self.loaded_blocks = 0
@@ -18,11 +18,11 @@ class HostTier:
         self._copied = 0
 
     def match(self, hashes: Sequence[int], start: int) -> int:
-        """How many of the blocks from `start` on are here without a gap."""
+        """Number of blocks from `start` on that are here without a gap."""
         return sum(1 for _ in takewhile(self._blocks.__contains__, islice(hashes, start, None)))
 
     def store(self, hashes: Sequence[int]) -> None:
-        """Copies computed blocks here."""
+        """Copies computed blocks to the host."""
         self.stored_blocks += len(hashes)
         self._copied += len(hashes)
         self.touch(hashes)
@@ -30,42 +30,43 @@ class HostTier:
             self._blocks.popitem(last=False)
 
     def load(self, hashes: Sequence[int], blocks: int) -> None:
-        """Copies the last `blocks` of these to the device; all of them have been used."""
+        """Copies the last `blocks` of these to the device. All of them count as used."""
         self._copied += blocks
         self.loaded_blocks += blocks
         self.touch([key for key in hashes if key in self._blocks])
 
     def begin(self, agent: str) -> None:
-        """A request of this agent starts."""
+        """Begins a request of this agent."""
 
     def end(self, agent: str, hashes: Sequence[int]) -> None:
-        """A request with these blocks has ended; none: the agent does not return to them."""
+        """Ends a request with these blocks. Without blocks, the agent does not return to them."""
 
     def touch(self, hashes: Sequence[int]) -> None:
-        """Makes blocks the most recently used, the first of a sequence last: its tail is evicted before its head."""
+        """Marks blocks as most recently used, the first of a sequence last, so that its tail is evicted before its
+        head."""
         for key in reversed(hashes):
             self._blocks[key] = None
             self._blocks.move_to_end(key)
 
     def take_copied(self) -> int:
-        """Blocks that were copied in either direction since the last call."""
+        """Number of blocks copied in either direction since the last call."""
         copied, self._copied = self._copied, 0
         return copied
 
 
 class ExclusiveTier(HostTier):
-    """Contexts of agents that wait. A context is copied here when its request ends, if there is room; the copy of an
-    agent whose request runs is the first to go. Agents that are not named keep nothing here."""
+    """Contexts of waiting agents. A context is copied here when its request ends, if there is room. The first copies to
+    be evicted are those of agents with a running request. Agents without a name keep nothing here."""
 
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks)
         self._contexts: dict[str, Sequence[int]] = {}
         self._running: dict[str, None] = {}
-        """Agents with a copy whose request runs, in the order of their starts."""
+        """Agents that have a copy and a running request, in order of their starts."""
         self._users: Counter[int] = Counter()
 
     def store(self, hashes: Sequence[int]) -> None:
-        """Computed blocks stay on the device while their request runs."""
+        """Does nothing: computed blocks stay on the device while their request runs."""
 
     def load(self, hashes: Sequence[int], blocks: int) -> None:
         self._copied += blocks
@@ -76,7 +77,7 @@ class ExclusiveTier(HostTier):
             self._running[agent] = None
 
     def end(self, agent: str, hashes: Sequence[int]) -> None:
-        """The agent's request has ended, and it returns to this context; an empty one: it does not."""
+        """Ends the agent's request. The agent returns to this context, unless it is empty."""
         before = self._contexts.get(agent, ())
         self._running.pop(agent, None)
         while (missing := [key for key in hashes if key not in self._blocks]) and self._running:

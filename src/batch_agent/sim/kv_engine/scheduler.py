@@ -1,4 +1,4 @@
-"""Scheduler of the simulated engine: vLLM's rules for the sequences and tokens of the next step."""
+"""Scheduler of the simulated engine: chooses the sequences and tokens of the next step by vLLM's rules."""
 
 import heapq
 
@@ -11,11 +11,10 @@ Batch = list[tuple[Sequence, int]]
 
 
 class Scheduler:
-    """The running batch and the waiting queue. Running sequences come first; then waiting ones, while all fits.
+    """The running batch and the waiting queue. Running sequences come first, then waiting ones while they fit.
 
-    A sequence that needs a block when none is free preempts the one that ranks last, which starts over from what the
-    prefix cache still knows of it.
-    """
+    A sequence that needs a block when none is free preempts the lowest-ranking one, which restarts from what the prefix
+    cache still has of it."""
 
     def __init__(self, config: SimConfig, pool: BlockPool, host: HostTier | None = None) -> None:
         self.running: list[Sequence] = []
@@ -40,7 +39,7 @@ class Scheduler:
         heapq.heappush(self._waiting, (sequence.rank, sequence))
 
     def drop(self, sequence: Sequence) -> None:
-        """Remove a finished or aborted sequence, and free its blocks."""
+        """Removes a finished or aborted sequence, and frees its blocks."""
         if sequence in self.running:
             self.running.remove(sequence)
             if self._host is not None:
@@ -53,8 +52,8 @@ class Scheduler:
         sequence.blocks.clear()
 
     def plan(self) -> tuple[Batch, bool]:
-        """The next step's batch, its blocks taken and its full blocks published; and whether it is settled: all of it
-        decodes, and no waiting sequence could join before one ends."""
+        """The batch of the next step, with its blocks taken and its full blocks published, and whether it is settled:
+        all sequences decode, and no waiting one could join before one ends."""
         batch, preempted = self._plan_running()
         if not preempted:
             self._plan_waiting(batch)
@@ -62,8 +61,8 @@ class Scheduler:
         return batch, settled
 
     def equal_steps(self, batch: Batch) -> int:
-        """The number of steps in which this decoding batch does not change: until an end, output, or the last free
-        block."""
+        """Number of steps in which this decoding batch does not change: until a sequence ends, output is due, or the
+        last free block is taken."""
         steps = min(sequence.output_tokens - sequence.generated for sequence, _ in batch)
         for sequence, _ in batch:
             if sequence.emit_every:
@@ -73,7 +72,7 @@ class Scheduler:
         return steps
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Hold the blocks for `tokens` more tokens and publish those that will be full; False if they are not
+        """Holds the blocks for `tokens` more tokens and publishes those that become full. Returns False if they are not
         available."""
         missing = self._blocks_missing(sequence, tokens)
         if missing > 0:
@@ -90,11 +89,11 @@ class Scheduler:
         return True
 
     def run_alone(self, sequence: Sequence) -> None:
-        """Account for a sequence that runs from start to end while no other runs."""
+        """Accounts for a sequence that runs from start to end while no other runs."""
         hits = 0
         if self._config.prefix_caching:
             size = self._config.block_size
-            # The last generated token is never computed, and the last prompt token always is.
+            # The last generated token is never computed; the last prompt token always is.
             computed = sequence.prompt_tokens + sequence.output_tokens - 1
             max_hits = (sequence.prompt_tokens - 1) // size
             hits = self._pool.pass_through(sequence.hashes[: computed // size], -(-computed // size), max_hits) * size
@@ -137,7 +136,8 @@ class Scheduler:
             budget -= count
 
     def _admit(self, sequence: Sequence, budget: int) -> int:
-        """Take a waiting sequence's first blocks; how many tokens it computes in this step, or 0 if it must wait."""
+        """Takes a waiting sequence's first blocks. Returns the number of tokens to compute in this step, or 0 if it
+        must wait."""
         size = self._config.block_size
         hits = self._hits(sequence)
         loaded = self._host_hits(sequence, len(hits))
@@ -152,7 +152,7 @@ class Scheduler:
         return count
 
     def _hits(self, sequence: Sequence) -> list[int]:
-        # The last token is always computed: its result is the first token of the answer.
+        # The last token is always computed, because its result is the first token of the answer.
         return self._pool.match(sequence.hashes[: (sequence.known - 1) // self._config.block_size])
 
     def _host_hits(self, sequence: Sequence, start: int) -> int:

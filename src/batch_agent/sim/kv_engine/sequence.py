@@ -8,12 +8,11 @@ from ...core.fast_dataclass import dataclass
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A prompt, the tokens it will generate, and how far both are computed. Changed by the engine only.
+    """A prompt, the tokens it will generate, and how much of both is computed. Changed only by the engine.
 
-    `hashes` are the chained hashes of the full blocks of prompt and answer together; none without a prefix cache.
-    `agent` names the agent to an exclusive host tier, and `is_last` says that it has no later sequence.
-    `emit_every` is how many tokens may gather before the engine reports them; 0 reports only the end.
-    """
+    `hashes`: chained hashes of the full blocks of prompt and answer together; empty without a prefix cache. `agent`:
+    name of the agent, for an exclusive host tier. `is_last`: whether the agent has no later sequence. `emit_every`:
+    number of tokens that may gather before the engine reports them; 0 reports only the end."""
 
     prompt_tokens: int
     output_tokens: int
@@ -34,7 +33,7 @@ class Sequence:
 
     @property
     def known(self) -> int:
-        """Tokens that exist so far; all but the newest may be computed."""
+        """Number of tokens that exist so far. All but the newest may be computed."""
         return self.prompt_tokens + self.generated
 
     @property
@@ -44,7 +43,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class SequenceProgress:
-    """Tokens `start` to `stop` of a sequence's answer are ready; the sequence may have finished with them."""
+    """Tokens `start` to `stop` of a sequence's answer, which may end with them."""
 
     sequence: Sequence
     start: int
@@ -54,7 +53,7 @@ class SequenceProgress:
 
 @dataclass(slots=True)
 class Stride:
-    """Steps in a row with the same batch: `steps` of them, each `step_seconds` long, from `start`."""
+    """Consecutive steps with the same batch: `steps` steps of `step_seconds` each, from `start`."""
 
     start: float
     step_seconds: float
@@ -66,7 +65,7 @@ class Stride:
         return self.start + self.step_seconds * self.steps
 
     def ended_by(self, now: float) -> int:
-        """How many of the steps have ended at `now`."""
+        """Number of steps that have ended at `now`."""
         if now >= self.end - 1e-9:
             return self.steps
         return max(0, int((now - self.start) / self.step_seconds))

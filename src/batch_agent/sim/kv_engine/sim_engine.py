@@ -1,4 +1,4 @@
-"""Continuous batching over a block pool. Pure: time is an argument, nothing waits, nothing is random."""
+"""Continuous batching over a block pool. Pure: time is an argument, and nothing waits or is random."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from .sequence import Sequence, SequenceProgress, Stride
 
 @dataclass(slots=True)
 class Counters:
-    """What the engine has done since it started; the /metrics page reads it."""
+    """Counters since the start of the engine, for the /metrics page."""
 
     prompt_tokens: int = 0
     generation_tokens: int = 0
@@ -20,10 +20,9 @@ class Counters:
 
 
 class SimEngine:
-    """Runs sequences through steps. Call `advance` with the time before `add` or `abort`, and again at `wake_at`.
+    """Runs sequences in steps. Call `advance` with the time before `add` or `abort`, and again at `wake_at`.
 
-    Steps with the same batch are taken in one stride, so an engine without output costs nothing.
-    """
+    Steps with the same batch are taken in one stride, so an engine without output costs nothing."""
 
     def __init__(self, config: SimConfig) -> None:
         self.config = config
@@ -37,16 +36,16 @@ class SimEngine:
 
     @property
     def wake_at(self) -> float | None:
-        """When `advance` has something to do again; None while nothing runs."""
+        """The time at which `advance` has something to do again; None while nothing runs."""
         return None if self._stride is None else self._stride.end
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """Queue a sequence; it joins the batch at the next step boundary."""
+        """Queues a sequence, which joins the batch at the next step boundary."""
         self.scheduler.queue(sequence)
         self._end_stride_early(now)
 
     def abort(self, sequence: Sequence, now: float) -> None:
-        """Drop a sequence wherever it is and free its blocks; dropping a finished one does nothing."""
+        """Drops a sequence, wherever it is, and frees its blocks. Does nothing to a finished one."""
         if sequence.finished:
             return
         sequence.finished = True
@@ -55,7 +54,7 @@ class SimEngine:
         self._end_stride_early(now)
 
     def advance(self, now: float) -> list[SequenceProgress]:
-        """Complete every step that has ended by `now`, start the next, and return the progress, in order."""
+        """Completes every step that has ended by `now`, starts the next one, and returns the progress, in order."""
         out: list[SequenceProgress] = []
         while True:
             if self._stride is None:
@@ -72,7 +71,8 @@ class SimEngine:
             self._stride = None
 
     def run_alone(self, sequence: Sequence) -> None:
-        """Run a sequence to its end at once, with the result of all its steps in an idle engine, for zero latency."""
+        """Runs a sequence to its end at once, with the same result as all its steps in an idle engine. For zero
+        latency."""
         self.scheduler.run_alone(sequence)
         sequence.generated = sequence.output_tokens
         self.counters.generation_tokens += sequence.output_tokens
@@ -90,7 +90,7 @@ class SimEngine:
             return None
         steps = self.scheduler.equal_steps(batch) if settled else 1
         tokens = sum(count for _, count in batch)
-        # Contexts grow by a token per sequence and step, so the mean step of a stride is its middle one.
+        # Contexts grow by one token per sequence and step, so the mean step of a stride is its middle one.
         context = sum(sequence.computed for sequence, _ in batch) + tokens + len(batch) * (steps - 1) / 2
         seconds = self.config.step_seconds(len(batch), tokens - len(batch), context)
         if self.host is not None:

@@ -1,21 +1,19 @@
-"""Scripts for tool calls, their rates and permits: executions of a tool that all workers count together. Each is
-atomic.
+"""Scripts for tool calls, rates and permits, which all workers share. Each is atomic.
 
-`permits:NAME` is a hash with the number of permits of each worker, and the field "?" if a worker waits for one.
-"""
+`permits:NAME` is a hash with the number of permits of each worker, and a field "?" if a worker waits for one."""
 
 from typing import Final
 
 from .common import COMMON, IDEMPOTENCE, MAX_UPDATES, OUTAGE_GRACE, LuaScript
 
 CLAIM: Final = -2
-"""Instead of a ttl: the call is claimed."""
+"""Value of ttl that claims the call."""
 _MAX_KEPT_BYTES = 2_000
-"""A larger outcome that expires is in a key of its own, so that its memory is freed."""
+"""Larger outcomes that expire get a key of their own, so that their memory is freed."""
 
-# ARGV: worker, a JSON list with name, ttl and length of the outcome of each, outcomes. ttl: -2 to claim the call,
-# otherwise the outcome is kept for so many milliseconds (0: the claim is released, -1: as long as the run). Returns,
-# for each claim, 1: claimed, 0: another worker makes it, or the outcome.
+# ARGV: worker, a JSON list with name, ttl and outcome length of each change, outcomes. ttl: -2 claims the call, 0
+# releases the claim, -1 keeps the outcome as long as the run, otherwise the outcome is kept for that many milliseconds.
+# Returns for each claim 1 if it is granted, 0 if another worker makes the call, or the outcome.
 CALLS: Final = LuaScript.of(
     COMMON,
     OUTAGE_GRACE,
@@ -111,7 +109,7 @@ return results
 """,
 )
 
-# ARGV: once (3), name, interval and ahead in microseconds. Returns microseconds to wait.
+# ARGV: once (3), name, interval and ahead in microseconds. Returns the microseconds to wait.
 RESERVE_RATE: Final = LuaScript.of(
     COMMON,
     IDEMPOTENCE,
@@ -129,8 +127,8 @@ return wait
 """,
 )
 
-# ARGV: once (3), name, worker, limit. Returns 1: granted, 0: other workers have them all. Permits of workers that are
-# gone are free.
+# ARGV: once (3), name, worker, limit. Returns 1 if granted, 0 if other workers hold all permits. Permits of workers
+# that are gone are free.
 ACQUIRE_PERMIT: Final = LuaScript.of(
     COMMON,
     OUTAGE_GRACE,
@@ -168,7 +166,7 @@ return granted
 """,
 )
 
-# ARGV: once (3), name, worker, name of the update for workers that wait.
+# ARGV: once (3), name, worker, name of the update that wakes waiting workers.
 RELEASE_PERMIT: Final = LuaScript.of(
     COMMON,
     IDEMPOTENCE,

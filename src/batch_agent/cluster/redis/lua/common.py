@@ -44,8 +44,10 @@ class LuaScript:
 REQUIRED_SERVER: Final = "Redis 7.0 or newer, or Valkey 7.2 or newer, is required."
 """Valkey reports the Redis version that it is compatible with."""
 
+OLD_LAYOUT: Final = "OLDLAYOUT"
+"""Error of a script that finds a run stored by an earlier version."""
 LOST: Final = "LOSTRUN"
-"""Error of a script that misses something of the run."""
+"""Error of a script that finds part of the run missing."""
 
 
 USE_INSTEAD_OF_CLUSTER: Final = (
@@ -58,9 +60,9 @@ NAME_THE_PRIMARY: Final = (
 )
 
 MAX_LEASE: Final = 30 * 24 * 3600.0
-"""Seconds; longer than any lease."""
+"""Maximum duration of a lease, in seconds."""
 MAX_UPDATES: Final = 20_000
-"""In each stream of updates but that of completions."""
+"""Maximum length of each stream of updates, except that of completions."""
 
 COMMON: Final = """
 local run = KEYS[1]
@@ -156,7 +158,7 @@ local function free(mine)
 end
 """
 
-# After a long silence it is unknown whether the workers were gone or the server was: workers get the duration of a
+# After a long silence, it is unknown whether the workers were gone or the server was. Workers get the duration of one
 # lease to renew.
 OUTAGE_GRACE: Final = """
 local function read_with_meta(now, fields)
@@ -179,7 +181,7 @@ local function record_renewal(meta, now, worker, ttl)
 end
 """
 
-# A repeated call finds its result in its slot, if its number is there; a slot has one call at a time.
+# The slot of a call stores its number and result, where a repeated call finds them. A slot serves one call at a time.
 IDEMPOTENCE: Final = """
 local slot, number, is_repeated = 'once:' .. ARGV[1], ARGV[2], ARGV[3] == '1'
 

@@ -5,12 +5,12 @@ from typing import Final
 from .common import COMMON, LuaScript
 
 _FEW = 3
-"""Messages in which the facts of most agents arrive: so many are read together with their number."""
+"""Number of messages that hold the facts of most agents. That many are read together with their count."""
 
-# ARGV: worker, number, remaining parts of the batch, usage, two JSON lists, data. In the first list, of each agent with
-# facts: key, agent, token, whether its facts are replaced, length of the facts; in the second, of each that ends: key,
-# token, failed, length of the completion. Returns the refused keys. A gap in the numbers shows that the server has lost
-# writes: no lease that this worker has had by then is valid any more, because facts may be missing.
+# ARGV: worker, number, remaining parts of the batch, usage, two JSON lists, data. The first list has for each agent
+# with facts: key, agent, token, whether its facts are replaced, length of the facts; the second for each agent that
+# ends: key, token, failed, length of the completion. Returns the refused keys. A gap in the numbers shows that the
+# server has lost writes. All leases that the worker acquired before are then invalid, because facts may be missing.
 WRITE: Final = LuaScript.of(
     COMMON,
     """
@@ -99,8 +99,8 @@ return refused
 """,
 )
 
-# ARGV: keys, as a JSON list. Returns the lengths of the facts of each, and all of them, encoded one after the other: to
-# read a string costs the client some microseconds, however short it is.
+# ARGV: keys, as a JSON list. Returns the lengths of the facts of each key, and all facts in one string: each string in
+# a reply costs the client some microseconds, however short it is.
 FACTS: Final = LuaScript.of(
     COMMON,
     f"""

@@ -4,8 +4,8 @@ from typing import Final
 
 from .common import COMMON, IDEMPOTENCE, LOST, OUTAGE_GRACE, LuaScript
 
-# ARGV: retry failed, a creation mark, a JSON list with key and length of the data of each job, data. Returns the run's
-# creation mark, which is that of the first submitter, and key and completion of those that need no work.
+# ARGV: retry failed, a creation mark, a JSON list with key and data length of each job, data. Returns the run's
+# creation mark, set by the first submitter, and key and completion of each job that needs no work.
 SUBMIT: Final = LuaScript.of(
     COMMON,
     """
@@ -50,9 +50,9 @@ return result
 """,
 )
 
-# ARGV: once (3), worker, max jobs, divisor of the pending agents (at most that part of them is leased), ttl in
-# milliseconds. Returns the last wake-up entry, if there is nothing to lease (false: no work was ever submitted); of
-# each, as one string, token, attempts and number of its entries, and in the next line its job.
+# ARGV: once (3), worker, max jobs, divisor of the pending agents (limits the leases to that part of them), ttl in
+# milliseconds. Returns the last wake-up entry if there is nothing to lease (false if no work was ever submitted), else
+# one string per lease: token, attempts and number of fact entries, then the job in the next line.
 LEASE: Final = LuaScript.of(
     COMMON,
     OUTAGE_GRACE,
@@ -125,7 +125,8 @@ return {{bell, leases}}
 """,
 )
 
-# ARGV: worker, ttl in milliseconds, then key and token of each. Returns the keys that other workers hold or have ended.
+# ARGV: worker, ttl in milliseconds, then key and token of each agent. Returns the keys that other workers hold or have
+# ended.
 RENEW: Final = LuaScript.of(
     COMMON,
     OUTAGE_GRACE,
@@ -147,7 +148,7 @@ return lost
 """,
 )
 
-# ARGV: worker, then key and token of each.
+# ARGV: worker, then key and token of each agent.
 RELEASE: Final = LuaScript.of(
     COMMON,
     """

@@ -1,4 +1,4 @@
-"""Codex's configuration, and a home directory for it that is separate from the user's."""
+"""Codex's configuration, and a home directory for it separate from the user's."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from ....core.program_runtime import ModelEndpoint
 
 KEY_VARIABLE = "BATCH_AGENT_CODEX_KEY"
 PLACEHOLDER_ENDPOINT = ModelEndpoint("http://127.0.0.1:9", "none", "none")
-"""Stands for an agent's endpoint when the configuration is checked."""
+"""Stands in for an agent's endpoint when the configuration is checked."""
 _PROVIDER = "batch"
 _DAY_MS = 24 * 3600 * 1000
 _UNUSED_FEATURES = (
@@ -26,7 +26,7 @@ _UNUSED_FEATURES = (
     "tool_suggest",
     "view_image",
 )
-"""Features that are turned off: they need OpenAI's services, a user or images, or make the prompts of agents differ."""
+"""They need OpenAI's services, a user or images, or make prompts differ between agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class CodexSettings:
 
 
 def write_home(home: Path, settings: CodexSettings, endpoint: ModelEndpoint) -> dict[str, str]:
-    """Writes CODEX_HOME for one agent and returns the variables that Codex needs."""
+    """Writes CODEX_HOME for an agent and returns the variables that Codex needs."""
     temp = home / "tmp"
     temp.mkdir(mode=0o700, parents=True, exist_ok=True)
     config = _merged(_config(settings, endpoint), settings.config)
@@ -59,12 +59,12 @@ def write_home(home: Path, settings: CodexSettings, endpoint: ModelEndpoint) -> 
         file.write_text(settings.prompt)
         config = {"model_instructions_file": str(file), **config}
     (home / "config.toml").write_text("".join(f"{_key(name)} = {to_toml(value)}\n" for name, value in config.items()))
-    # Codex keeps apply_patch, a command of its own, in its home, unless that is in the temporary directory.
+    # Codex keeps its command apply_patch in its home, unless the home is in the temporary directory.
     return {"CODEX_HOME": str(home), "TMPDIR": str(temp), KEY_VARIABLE: endpoint.key}
 
 
 def to_toml(value: Any) -> str:
-    """A value of a TOML file, in one line. Raises TypeError."""
+    """A value for a TOML file, on one line. Raises TypeError."""
     match value:
         case bool() | str():
             return orjson.dumps(value).decode().replace("\x7f", "\\u007f")
@@ -106,7 +106,8 @@ def _config(settings: CodexSettings, endpoint: ModelEndpoint) -> dict[str, Any]:
 
 
 def _provider(endpoint: ModelEndpoint) -> dict[str, Any]:
-    """The run repeats failed requests itself, and a request may wait long for a slot."""
+    """Configures the provider without retries, which the run does itself, and with long timeouts, because a request may
+    wait for a slot."""
     return {
         "name": _PROVIDER,
         "base_url": endpoint.openai,
@@ -119,7 +120,7 @@ def _provider(endpoint: ModelEndpoint) -> dict[str, Any]:
 
 
 def _command_environment() -> dict[str, Any]:
-    """Commands have the environment of the run, without what is Codex's own."""
+    """Gives commands the environment of the run without Codex's own variables."""
     own = os.environ.get("TMPDIR")
     return {
         "inherit": "all",

@@ -25,7 +25,7 @@ _LIMITS = ProgramLimits(max_bytes=256_000_000, max_line_bytes=32_000_000)
 
 @dataclass(frozen=True, slots=True)
 class CodexSessions:
-    """Session factory; sessions share nothing."""
+    """Session factory. Sessions share nothing."""
 
     program: str
     settings: CodexSettings
@@ -43,7 +43,7 @@ class CodexSessions:
 
 @dataclass(slots=True)
 class CodexSession:
-    """One agent's workspace, and the id of its Codex session. Its transcript, calls and usage are those of its
+    """One agent's workspace and the id of its Codex session. Transcript, calls and usage are taken from its
     requests."""
 
     program: str
@@ -92,7 +92,7 @@ def _event(line: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CodexRuntime:
-    """Agents are sessions of Codex CLI, each in a copy of `workdir`. The user's own Codex configuration, login and
+    """Runs agents as sessions of Codex CLI, each in a copy of `workdir`. The user's own Codex configuration, login and
     sessions are not used; the project's AGENTS.md is."""
 
     backend: Any = None
@@ -101,7 +101,7 @@ class CodexRuntime:
     """Overrides the run's model."""
     _: KW_ONLY
     workdir: str | Path | None = None
-    """Directory that agents work on; each gets a copy. None: an empty directory."""
+    """Directory for the agents to work on; each gets a copy. None: an empty directory."""
     prompt: str | None = None
     """Replaces Codex's base instructions."""
     config: Mapping[str, Any] | None = None
@@ -109,11 +109,11 @@ class CodexRuntime:
     gateway: bool = True
     """Whether requests go through the run, for slots, budget, retries and shared prompt prefixes."""
     keep: bool = False
-    """Whether the copies are kept when agents have finished."""
+    """Whether to keep the copies after agents have finished."""
     command: str = "codex"
-    """The program: a name in PATH, or a path."""
+    """The program to run: a name in PATH, or a path."""
     env: Mapping[str, str] | None = field(default=None, repr=False)
-    """Added to the environment, which is the user's without secrets: {"GH_TOKEN": os.environ["GH_TOKEN"]}."""
+    """Variables added to the environment, which is the user's without secrets: {"GH_TOKEN": os.environ["GH_TOKEN"]}."""
 
     @property
     def name(self) -> str:

@@ -1,5 +1,5 @@
 """Home directory for OpenCode, separate from the user's: the user's configuration, plugins, keys and sessions do not
-affect a run, nor the other way round. Commands that agents run still have the user's environment."""
+affect a run, nor does a run affect them. Commands run by agents still have the user's environment."""
 
 import os
 import shlex
@@ -14,7 +14,7 @@ from ..environment import user_environment
 from .opencode_config import TEMP_DIR
 
 MARK = "BATCH_AGENT_FOLDER"
-"""Set for everything that an agent's command starts: the directory where the command was started."""
+"""Variable set for every process that an agent's command starts, to the directory where the command was started."""
 _SETTINGS = {
     "OPENCODE_DISABLE_AUTOUPDATE": "1",
     "OPENCODE_DISABLE_MODELS_FETCH": "1",
@@ -27,17 +27,17 @@ _SETTINGS = {
     "OPENCODE_PURE": "1",
 }
 _OPENCODE_VARIABLES = ("OPENCODE", "OPENCODE_PID", "OPENCODE_CONFIG_CONTENT", "OPENCODE_SERVER_PASSWORD", "AGENT")
-"""Variables of OpenCode that its commands do not need. With the password, they could control other agents'
+"""Variables of OpenCode that commands do not need. With the password, a command could control other agents'
 sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCodeHome:
-    """One directory; only one OpenCode process may use it at a time."""
+    """Home directory for one OpenCode process at a time."""
 
     folder: Path
     base_environment: Mapping[str, str]
-    """The environment of commands."""
+    """The environment of agents' commands."""
 
     @property
     def shell(self) -> Path:
@@ -45,7 +45,8 @@ class OpenCodeHome:
         return self.folder / ("bash" if shutil.which("bash") else "sh")
 
     def environment(self, config: str) -> dict[str, str]:
-        """For OpenCode itself. The download cache is the user's: downloads are large and the same for every run."""
+        """The environment for OpenCode itself. It uses the user's download cache: downloads are large and the same for
+        every run."""
         cache = self.base_environment.get("XDG_CACHE_HOME") or str(
             Path(self.base_environment.get("HOME", "~")).expanduser() / ".cache"
         )
@@ -72,16 +73,16 @@ class OpenCodeHome:
 
     @property
     def probe(self) -> Path:
-        """A stand-in for an agent's directory."""
+        """A stand-in for an agent's directory, to check the configuration."""
         return self.folder / "probe" / "project"
 
     @property
     def _models(self) -> Path:
-        """Replaces the list of all known models, which costs 70 MB and two seconds of CPU per agent."""
+        """An empty list of models. OpenCode's list of all known models costs 70 MB and two seconds of CPU per agent."""
         return self.folder / "models.json"
 
     def _write_fake_plugins(self) -> None:
-        """Keeps OpenCode from installing a package for plugins, 90 MB that are not used."""
+        """Writes an empty plugin package, so that OpenCode does not install the real one: 90 MB that are not used."""
         folder = self.folder / "home" / "config" / "opencode"
         (folder / "node_modules").mkdir(parents=True, exist_ok=True)
         manifest = {"dependencies": {"@opencode-ai/plugin": "*"}}
@@ -97,7 +98,7 @@ class OpenCodeHome:
             "XDG_CONFIG_HOME": str(home / "config"),
             "XDG_DATA_HOME": str(home / "data"),
             "XDG_STATE_HOME": str(home / "state"),
-            # Relative: OpenCode shows it to the model, and each agent has its own.
+            # Relative, because OpenCode shows it to the model and each agent has its own.
             "TMPDIR": str(TEMP_DIR),
         }
 
@@ -115,7 +116,7 @@ class OpenCodeHome:
 
 
 def make_home(folder: Path, extra: Mapping[str, str]) -> OpenCodeHome:
-    """`extra` is added to the user's environment."""
+    """`extra`: variables added to the user's environment."""
     home = OpenCodeHome(folder, {**user_environment(os.environ), **extra})
     home.create()
     return home

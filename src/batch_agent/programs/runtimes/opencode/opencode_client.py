@@ -19,20 +19,20 @@ from .opencode_config import AGENT, PROVIDER
 from .session_messages import SessionMessage, read_messages
 
 _START_TIMEOUT = 120.0
-_HEALTH_TIMEOUT = 2.0  # a request during start-up may never be answered
+_HEALTH_TIMEOUT = 2.0  # a request during startup may never be answered
 _POLL_INTERVAL = 0.1
-_REQUEST_TIMEOUT = 120.0  # generous, as twenty agents may start at once on a busy machine
+_REQUEST_TIMEOUT = 120.0  # generous, because twenty agents may start at once on a busy machine
 _ABORT_TIMEOUT = 30.0
 _EXIT_TIMEOUT = 5.0
 _LISTENING = b"listening on "
 _MAX_SHOWN_BYTES = 2_000
 _GRACE = 3.0
 _MAX_RESPONSE_BYTES = 256 * 2**20
-"""All messages of a session, including what its tools read."""
+"""Covers all messages of a session, including everything that its tools read."""
 
 
 class OpenCodeClient:
-    """HTTP client of one server. Requests raise ProgramFailed, which is retryable if the server has exited."""
+    """HTTP client of a server. Requests raise ProgramFailed, which is retryable if the server has exited."""
 
     def __init__(self, program: Program, client: aiohttp.ClientSession) -> None:
         self._program = program
@@ -44,7 +44,7 @@ class OpenCodeClient:
         return self._is_abandoned or await _exit_report(self._program, 0) is not None
 
     def abandon(self) -> None:
-        """Marks a server that does not respond to commands any more."""
+        """Marks a server that no longer responds to commands."""
         self._is_abandoned = True
 
     async def session(self, folder: Path) -> str:
@@ -58,7 +58,7 @@ class OpenCodeClient:
         return name
 
     async def prompt(self, folder: Path, session: str, model: str, text: str) -> None:
-        """Returns when the agent has finished."""
+        """Sends a prompt, and returns when the agent has finished."""
         lines = {
             "agent": AGENT,
             "model": {"providerID": PROVIDER, "modelID": model},
@@ -70,7 +70,7 @@ class OpenCodeClient:
         return read_messages(await self._request("GET", f"/session/{session}/message", folder))
 
     async def abort(self, folder: Path, session: str) -> None:
-        """Returns when the session's work has stopped."""
+        """Aborts a session, and returns when its work has stopped."""
         await self._request("POST", f"/session/{session}/abort", folder, seconds=_ABORT_TIMEOUT)
 
     async def dispose(self, folder: Path) -> None:
@@ -78,7 +78,7 @@ class OpenCodeClient:
         await self._request("POST", "/instance/dispose", folder, seconds=_ABORT_TIMEOUT)
 
     async def check_config(self, folder: Path) -> None:
-        """Makes the server read its configuration for a directory."""
+        """Makes the server read its configuration for a directory, which fails if it is invalid."""
         await self._request("GET", "/config", folder)
 
     async def _request(
@@ -144,7 +144,7 @@ async def opencode_server(program: str, environment: Mapping[str, str], cwd: Pat
 
 
 async def _address(program: Program) -> str:
-    """The address that the server prints. Its later output is discarded."""
+    """The address that the server prints. Further output is discarded."""
     lines = []
     try:
         async with asyncio.timeout(_START_TIMEOUT):
@@ -162,7 +162,7 @@ async def _address(program: Program) -> str:
 
 
 async def _until_healthy(program: Program, client: aiohttp.ClientSession) -> None:
-    """Polls: the server prints its address before it responds, and nothing announces when it does."""
+    """Polls until the server responds: it prints its address earlier, and does not announce when it is ready."""
     try:
         async with asyncio.timeout(_START_TIMEOUT):
             while not await _is_healthy(client):
@@ -183,7 +183,7 @@ async def _is_healthy(client: aiohttp.ClientSession) -> bool:
 
 
 async def _exit_report(program: Program, seconds: float) -> str | None:
-    """A report of how the process exited, if it exits within `seconds`."""
+    """Describes how the process exited, if it exits within `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             ended = await program.wait()
@@ -220,7 +220,7 @@ def _last_output(text: str) -> str:
 
 
 def _error_message(body: bytes) -> str:
-    """The message of an error response, if it has OpenCode's usual form."""
+    """The message of an error response, if the response has OpenCode's usual form."""
     data = _field(body, "data")
     message = data.get("message") if isinstance(data, dict) else None
     return str(message) if message else body[:_MAX_SHOWN_BYTES].decode(errors="replace")

@@ -1,5 +1,5 @@
-"""OpenCode's configuration. The text is the same for all agents of a run; values that differ are in files next to an
-agent's directory, which the configuration includes by relative path."""
+"""OpenCode's configuration. The text is the same for all agents of a run. Values that differ are in files next to an
+agent's directory, included by relative path."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ OPENCODE = InstalledProgram("OpenCode", "npm install -g opencode-ai", (1, 18, 18
 PROVIDER = "batch"
 AGENT = "batch-agent"
 TEMP_DIR = Path("..", "tmp")
-"""For files outside the working copy, relative to it."""
+"""Directory for files outside the working copy, relative to it."""
 PLACEHOLDER_ENDPOINT = ModelEndpoint("http://127.0.0.1:9", "none", "none")
-"""Stands for an agent's endpoint when the configuration is checked."""
+"""Stands in for an agent's endpoint when the configuration is checked."""
 _ENDPOINT_DIR = "endpoint"
 _MAX_OUTPUT_TOKENS = 32_000
 _DEFAULT_OUTPUT_TOKENS = 8_192
@@ -36,7 +36,7 @@ _SETTINGS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class OpenCodeSettings:
-    """The part of the configuration that users control."""
+    """The user's part of the configuration."""
 
     tools: Sequence[str] | None = None
     config: Mapping[str, Any] | None = None
@@ -61,12 +61,11 @@ class OpenCodeSettings:
 
 
 def config_text(settings: OpenCodeSettings, root: Path, shell: Path, prompt: Path | None, window: int | None) -> str:
-    """`root` contains the agents' workspaces, `shell` runs their commands, `prompt` is the file with the system
-    prompt."""
+    """`root`: contains the agents' workspaces. `shell`: runs their commands. `prompt`: file with the system prompt."""
     permission = _permission(settings.tools, root)
     agent: dict[str, Any] = {"mode": "primary", "permission": permission}
     if prompt is not None:
-        agent["prompt"] = f"{{file:{prompt}}}"  # a file, so that OpenCode does not expand {env:...} in it
+        agent["prompt"] = f"{{file:{prompt}}}"  # in a file, where OpenCode does not expand {env:...}
     model = _from_endpoint_file("model")
     defaults = {
         **_SETTINGS,
@@ -94,9 +93,9 @@ def write_config(folder: Path, address: ModelEndpoint) -> None:
     endpoint_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, text in (("url", address.openai), ("key", address.key), ("model", address.model)):
         (endpoint_dir / name).write_text(text)
-    (private_dir / TEMP_DIR.name / "opencode").mkdir(parents=True, exist_ok=True)  # the name that OpenCode uses
+    (private_dir / TEMP_DIR.name / "opencode").mkdir(parents=True, exist_ok=True)  # OpenCode uses this name
     if (folder / ".git").is_dir():
-        # Otherwise all copies are one project to OpenCode, and it runs git on all of them for each.
+        # Otherwise OpenCode treats all copies as one project, and runs git on all of them for each.
         (folder / ".git" / "opencode").write_text(secrets.token_hex(20))
 
 
@@ -105,12 +104,12 @@ def _from_endpoint_file(name: str) -> str:
 
 
 def _permission(tools: Sequence[str] | None, root: Path) -> dict[str, Any]:
-    """Whatever is not denied is done without asking. The last matching rule applies."""
+    """Permissions: anything that is not denied is done without asking. The last matching rule applies."""
     every: dict[str, Any] = {"*": "allow", "skill": {"*": "allow", "customize-opencode": "deny"}}
     return {
         **(every if tools is None else {"*": "deny", **dict.fromkeys(map(_permission_name, tools), "allow")}),
         "external_directory": {"*": "deny", f"{root}/*/{TEMP_DIR.name}/*": "allow"},
-        "doom_loop": "allow",  # the limits of the run stop a program that repeats itself
+        "doom_loop": "allow",  # the run's limits stop a program that repeats itself
         "question": "deny",
         "plan_enter": "deny",
         "plan_exit": "deny",
@@ -118,19 +117,20 @@ def _permission(tools: Sequence[str] | None, root: Path) -> dict[str, Any]:
 
 
 def _permission_name(tool: str) -> str:
-    """OpenCode has one permission for all tools that change files."""
+    """The permission of a tool. OpenCode has a single one for all tools that change files."""
     return "edit" if tool in ("write", "patch", "apply_patch") else tool
 
 
 def _limit(window: int | None) -> dict[str, int]:
-    """OpenCode requests that much output, and compacts a conversation that nears the context window; 0: never."""
+    """Limits by which OpenCode chooses the length of the output, and compacts a conversation near the context window;
+    0: never."""
     if window is None:
         return {"context": 0, "output": _DEFAULT_OUTPUT_TOKENS}
     return {"context": window, "output": max(1, min(window // 4, _MAX_OUTPUT_TOKENS))}
 
 
 def _merge(defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`overrides` win; mappings are merged recursively."""
+    """Merges mappings recursively. `overrides` win."""
     merged = dict(defaults)
     for name, value in overrides.items():
         own = merged.get(name)
@@ -139,7 +139,7 @@ def _merge(defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
 
 
 def _first_ask(config: Mapping[str, Any]) -> str:
-    """The first permission that is 'ask'."""
+    """The first permission with the value 'ask'."""
     agents = config.get("agent")
     each = agents.items() if isinstance(agents, Mapping) else ()
     sections = {"permission": config, **{f"agent.{agent_name}.permission": agent for agent_name, agent in each}}

@@ -25,7 +25,7 @@ _MODES = ("serve", "process")
 
 @dataclass(frozen=True, slots=True)
 class OpenCodeRuntime:
-    """Agents are sessions of OpenCode, each in a copy of `workdir`. The user's own OpenCode configuration, keys and
+    """Runs agents as sessions of OpenCode, each in a copy of `workdir`. The user's own OpenCode configuration, keys and
     plugins are not used; the project's AGENTS.md and opencode.json are."""
 
     def __new__(cls, *positional: Any, **named: Any) -> Self:
@@ -43,12 +43,12 @@ class OpenCodeRuntime:
     """Overrides the run's model."""
     _: KW_ONLY
     workdir: str | Path | None = None
-    """Directory that agents work on; each gets a copy. None: an empty directory."""
+    """Directory for the agents to work on; each gets a copy. None: an empty directory."""
     mode: Literal["serve", "process"] = "serve"
-    """One `opencode serve` for all agents, or one `opencode run` per agent, which takes 0.5 GB and seconds of CPU
-    each."""
+    """"serve": one `opencode serve` for all agents. "process": one `opencode run` per agent, each of which takes 0.5 GB
+    and seconds of CPU."""
     tools: Sequence[str] | None = None
-    """OpenCode's tools that agents may use, such as ("read", "edit", "bash"). None: all."""
+    """OpenCode's tools that agents may use, such as ("read", "edit", "bash"). None: all of them."""
     prompt: str | None = None
     """Replaces OpenCode's system prompt."""
     config: Mapping[str, Any] | None = None
@@ -56,11 +56,11 @@ class OpenCodeRuntime:
     gateway: bool = True
     """Whether requests go through the run, for slots, budget, retries and shared prompt prefixes."""
     keep: bool = False
-    """Whether the copies are kept when agents have finished."""
+    """Whether to keep the copies after agents have finished."""
     command: str = "opencode"
-    """The program: a name in PATH, or a path."""
+    """The program to run: a name in PATH, or a path."""
     env: Mapping[str, str] | None = field(default=None, repr=False)
-    """Added to the environment, which is the user's without secrets: {"GH_TOKEN": os.environ["GH_TOKEN"]}."""
+    """Variables added to the environment, which is the user's without secrets: {"GH_TOKEN": os.environ["GH_TOKEN"]}."""
 
     @property
     def name(self) -> str:

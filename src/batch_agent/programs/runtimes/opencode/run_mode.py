@@ -18,12 +18,12 @@ _LIMITS = ProgramLimits(max_bytes=256_000_000, max_line_bytes=32_000_000)
 
 @dataclass(frozen=True, slots=True)
 class RunSessions:
-    """Session factory; sessions share nothing."""
+    """Session factory. Sessions share nothing."""
 
     program: str
     workspaces: WorkspaceRoot
     environment: Callable[[Path], Mapping[str, str]]
-    """For an OpenCode process whose home is in this directory."""
+    """Returns the environment of an OpenCode process whose home is in this directory."""
 
     async def open_session(self, agent: str) -> "RunSession":
         workspace = await self.workspaces.create(agent)
@@ -36,7 +36,7 @@ class RunSessions:
 
 @dataclass(slots=True)
 class RunSession:
-    """One agent's workspace, and the id of its OpenCode session."""
+    """One agent's workspace and the id of its OpenCode session."""
 
     program: str
     workspace: Workspace

@@ -1,8 +1,7 @@
 """Serve mode of OpenCode: one server for all agents, with a session per agent.
 
-It kills processes that an agent's commands left behind. OpenCode kills a command with its process group; a process
-that has left the group survives, and its parent is a server that other agents still use.
-"""
+Also kills processes that an agent's commands leave behind. OpenCode kills a command with its process group; a process
+that has left the group survives, as a child of a server that other agents still use."""
 
 import asyncio
 import os
@@ -25,18 +24,18 @@ from .opencode_config import OPENCODE, write_config
 from .session_messages import to_result
 
 _KILL_ATTEMPTS = 20
-_POLL_INTERVAL = 0.05  # the exit of a process that is not our child is not announced
+_POLL_INTERVAL = 0.05  # no event announces the exit of a process that is not our child
 
 
 async def kill_orphans(private_dir: Path) -> None:
-    """Kills every process that was started from a directory in `private_dir`. Does nothing where processes do not
-    expose their environment, as on macOS; there they end with the run."""
+    """Kills every process that was started from a directory in `private_dir`. Does nothing on systems where processes
+    do not expose their environment, such as macOS; there they end with the run."""
     if sys.platform == "linux":
         await asyncio.to_thread(_kill_all, os.fsencode(f"{MARK}={private_dir}{os.sep}"))
 
 
 def _kill_all(mark: bytes) -> None:
-    """Repeated, since a process may start another before it is killed."""
+    """Kills repeatedly, because a process may start another one before it is killed."""
     for _ in range(_KILL_ATTEMPTS):
         found = [pid for pid in _processes() if _is_marked(pid, mark)]
         for pid in found:
@@ -51,7 +50,7 @@ def _processes() -> Iterator[int]:
 
 
 def _is_marked(pid: int, mark: bytes) -> bool:
-    """One that has ended, or is another user's, shows nothing."""
+    """Whether a process has the mark. A process that has ended or belongs to another user shows nothing."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             return any(entry.startswith(mark) for entry in environ.read().split(b"\0"))
@@ -60,7 +59,8 @@ def _is_marked(pid: int, mark: bytes) -> bool:
 
 
 def _kill(pid: int, mark: bytes) -> None:
-    """Its number may be another's by now; what holds on to the process makes sure."""
+    """Kills a process that still has the mark. The pid may have been reused, so the mark is checked with an open
+    handle."""
     with suppress(OSError):
         handle = os.pidfd_open(pid)
         try:
@@ -74,7 +74,7 @@ _MAX_STARTS = 4
 
 
 class ServerRestarter:
-    """Provides a running server, and starts another one when it has exited."""
+    """Provides a running server, and starts another one after it has exited."""
 
     def __init__(self, start: Callable[[], AbstractAsyncContextManager[OpenCodeClient]], stack: AsyncExitStack) -> None:
         self._start = start
@@ -85,7 +85,7 @@ class ServerRestarter:
         self._current_stack = AsyncExitStack()
 
     async def server(self) -> OpenCodeClient:
-        """Raises SpecError, and ProgramFailed if the server exited too often."""
+        """The running server. Raises SpecError, and ProgramFailed if servers exited too often."""
         async with self._lock:
             if self._current is None or await self._current.is_unusable():
                 await self._restart()
@@ -124,7 +124,7 @@ async def _check(server: OpenCodeClient, probe: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ServeSessions:
-    """Session factory; sessions share a server."""
+    """Session factory. Sessions share a server."""
 
     workspaces: WorkspaceRoot
     restarter: ServerRestarter
@@ -152,7 +152,7 @@ class ServeSession:
     session: str
     _transcript: Sequence[Message] = ()
     _seen: int = 0
-    """Number of the session's messages that earlier results covered."""
+    """Number of the session's messages that earlier results have covered."""
 
     async def prompt(self, text: str) -> ProgramResult:
         workspace, server = self.workspace, self.server
@@ -171,7 +171,7 @@ class ServeSession:
         await _close(self.server, self.workspace)
 
     async def _stop(self) -> None:
-        """A server that cannot be stopped is abandoned, for other agents too."""
+        """Stops the session's work. A server that does not respond is abandoned, for other agents too."""
         try:
             await self.server.abort(self.workspace.folder, self.session)
         except ProgramFailed:

@@ -12,7 +12,7 @@ from ....core.requests import NO_USAGE, Usage
 from ....core.results import CallRecord
 
 _INVALID_TOOL = "invalid"
-"""OpenCode's name for a call that could not be made."""
+"""OpenCode's name for an impossible call."""
 
 
 class CacheTokens(BaseModel):
@@ -50,7 +50,7 @@ class ToolState(BaseModel):
 
 
 class MessagePart(BaseModel):
-    """Part of a message. Only the fields that are used here are read."""
+    """Part of a message, with only the fields that are used here."""
 
     type: str
     messageID: str = ""
@@ -99,7 +99,7 @@ def read_messages(body: bytes) -> list[SessionMessage]:
 
 
 def read_event(line: bytes) -> ServerEvent | None:
-    """None for other lines, such as warnings."""
+    """An event; None for other lines, such as warnings."""
     try:
         return ServerEvent.model_validate_json(line)
     except ValidationError:
@@ -117,8 +117,8 @@ def group_by_message(events: Iterable[ServerEvent]) -> list[SessionMessage]:
 
 
 def to_result(history: Sequence[Message], messages: Sequence[SessionMessage]) -> ProgramResult:
-    """`history` is the transcript up to the last answer; `messages` are those since. Raises ProgramFailed if the last
-    one ended in an error."""
+    """`history`: the transcript up to the last answer. `messages`: the messages since then. Raises ProgramFailed if the
+    last one ended in an error."""
     turns = [each for each in messages if each.info.role == "assistant"]
     last = turns[-1] if turns else None
     if last is not None and last.info.error is not None:
@@ -135,7 +135,7 @@ def to_result(history: Sequence[Message], messages: Sequence[SessionMessage]) ->
 
 
 def to_failure(failure: MessageFailure) -> ProgramFailed:
-    """With OpenCode's own message."""
+    """The failure with OpenCode's own message."""
     converted = str(failure.data.get("message") or failure.name)
     is_retryable = failure.data.get("isRetryable") is True or failure.name == "MessageAbortedError"
     return ProgramFailed(f"OpenCode: {converted}", retryable=is_retryable)
