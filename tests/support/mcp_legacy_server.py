@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_NAMES = ("echo", "whoami", "die", "fork", "broken", "hang")
+_NAMES = ("echo", "whoami", "die", "fork", "broken", "refuse", "half", "hang")
 _ABOUT: dict[str, Any] = {
     "protocolVersion": "2025-06-18",
     "capabilities": {"tools": {}},
@@ -56,6 +56,10 @@ def _called(message: dict[str, Any], name: str, arguments: dict[str, Any]) -> di
         case "broken":
             error = {"code": -32602, "message": "text is too long"}
             return {"jsonrpc": "2.0", "id": message["id"], "error": error}
+        case "half":
+            text = "cut here: \ud83d"
+        case "refuse":
+            return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32000, "message": "no such row"}}
     return _result(message, {"content": [{"type": "text", "text": text}]})
 
 

@@ -51,4 +51,7 @@ def check_names(tools: Sequence[Tool]) -> None:
     names = [tool.name for tool in tools]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise SpecError(f"Two tools have the same name: {', '.join(twice)}. Rename one of them with name=...")
+        raise SpecError(
+            f"Two tools have the same name: {', '.join(twice)}. Rename one of them with name=..., or those of an MCP "
+            "server with MCP(..., prefix=...)."
+        )

@@ -159,7 +159,9 @@ class McpSession:
         if rejection is not None and not rejection.is_of_session:
             done = "it was not done" if rejection.is_certain else "it may or may not have been done"
             return MCPServerGone(f"the MCP server does not answer {name!r} now ({rejection.message}); {done}")
-        if error.code != CONNECTION_CLOSED or error.message.startswith(_TOO_LARGE_EVENT):
+        is_answer = error.code != CONNECTION_CLOSED or error.message.startswith(_TOO_LARGE_EVENT)
+        # Servers use this code too, for errors of any kind.
+        if is_answer or not (self._config.is_remote or connection.is_closed):
             return MCPToolError(error.message)
         connection.retire()
         reason = connection.problem or error.message

@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR
 
+from ...core.json import loads
 from ...supervisor import Program, ProgramCommand, ProgramError, ProgramLimits, Stdin, start_program
 from .mcp_errors import MAX_MESSAGE_BYTES, McpRejection
 from .server_config import McpConfig
@@ -214,7 +215,11 @@ def _message(line: bytes) -> Any:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:
-        return error
+        refused = error
+    try:  # JavaScript writes half a character where a text was cut in the middle of one
+        return SessionMessage(jsonrpc_message_adapter.validate_python(loads(line), by_name=False))
+    except (ValueError, RecursionError):
+        return refused
 
 
 async def _close(program: Program) -> None:

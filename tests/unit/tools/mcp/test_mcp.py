@@ -208,7 +208,8 @@ async def test_a_prefix_and_a_choice_of_tools() -> None:
     async with opened(chosen) as tools:
         assert list(tools) == ["my_echo"]
         assert await tools["my_echo"].function(text="x") == "x"
-    with pytest.raises(SpecError, match="has no tool 'ecco'; it has broken, die, echo, fork, hang, whoami"):
+    others = "broken, die, echo, fork, half, hang, refuse, whoami"
+    with pytest.raises(SpecError, match=f"has no tool 'ecco'; it has {others}"):
         async with opened(MCP(_LEGACY, include=["ecco"])):
             pass
 
@@ -338,6 +339,22 @@ async def test_stdout_noise_of_an_mcp_server_is_ignored(tmp_path: Path) -> None:
     chatty.write_text(f"echo 'Listening ...'; echo; printf '\\377\\376\\n'; exec {' '.join(_LEGACY)}\n")
     async with opened(MCP(["sh", str(chatty)])) as tools:
         assert await tools["echo"].function(text="ü" * 100_000) == "ü" * 100_000
+
+
+@shared
+async def test_half_a_character_in_a_result_is_replaced() -> None:
+    async with opened(MCP(_LEGACY)) as tools:
+        assert await tools["half"].function() == "cut here: \ufffd"
+
+
+@shared
+async def test_an_error_with_the_code_of_a_closed_connection_does_not_end_the_server() -> None:
+    async with opened(MCP(_LEGACY)) as tools:
+        server = await tools["whoami"].function()
+        for _ in range(5):
+            with pytest.raises(MCPToolError, match="no such row"):
+                await tools["refuse"].function()
+        assert await tools["whoami"].function() == server
 
 
 @shared
