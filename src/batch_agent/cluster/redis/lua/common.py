@@ -44,8 +44,6 @@ class LuaScript:
 REQUIRED_SERVER: Final = "Redis 7.0 or newer, or Valkey 7.2 or newer, is required."
 """Valkey reports the Redis version that it is compatible with."""
 
-OLD_LAYOUT: Final = "OLDLAYOUT"
-"""Error of a script that finds a run stored by an earlier version."""
 LOST: Final = "LOSTRUN"
 """Error of a script that finds part of the run missing."""
 
