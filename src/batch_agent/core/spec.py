@@ -63,7 +63,7 @@ class BatchSpec:
     the same model, or what lists these: hostfile://PATH, dns://NAME:PORT, command:PROGRAM; or a backend that the
     caller has opened and will close."""
     fallback: Sequence[Any] = ()
-    """What runs the agents that the backend cannot serve, because it is out or refuses: names of models on the same
+    """Fallbacks for agents that the backend cannot serve, because it is out or refuses: names of models on the same
     backend, other backends, or NAME=URL for a model of another backend, in this order. See docs/backends.md."""
     lane: Literal["standard", "flex", "batch", "auto"] = "standard"
     """flex: ordinary requests at half the price, which may wait for capacity. batch: requests in files that the

@@ -80,7 +80,7 @@ class CommandOptions:
     query: Annotated[
         str | None, _option('Query to run on a database: "SELECT id, text FROM reviews". Each row is an input.')
     ] = None
-    limit: Annotated[int | None, _option("Use only the first inputs, this many.")] = None
+    limit: Annotated[int | None, _option("Use only the first N inputs.")] = None
     sample: Annotated[int | None, _option("Use a random sample of this many inputs, in input order.")] = None
     sample_seed: Annotated[int, _option("Another seed gives another sample.")] = 0
     where: Annotated[str | None, _option("Use only inputs that match, such as \"stars <= 2 and lang = 'en'\".")] = None
@@ -147,7 +147,7 @@ class CommandOptions:
     fallback: Annotated[
         list[str] | None,
         _option(
-            "What runs agents that the backend cannot serve: models on it, other backends, or NAME=BACKEND, in order.",
+            "Fallbacks for what the backend cannot serve: models on it, other backends, or NAME=BACKEND, in order.",
             MODEL,
             consume_multiple=True,
         ),

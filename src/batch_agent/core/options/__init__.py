@@ -30,7 +30,7 @@ class Rows:
     `limit`."""
 
     limit: int | None = None
-    """Use only the first inputs, this many."""
+    """Use only the first inputs, up to this number."""
     sample: int | None = None
     """Use a random sample of this many inputs, in input order. A larger sample contains every smaller one."""
     sample_seed: int = 0

@@ -33,7 +33,7 @@ class AgentOptions(TypedDict, total=False):
     """Keep the token ids and log probabilities of each turn in the checkpoint, as the engine has them, for trainers.
     Needs vLLM or SGLang, and checkpoint_dir: docs/rollouts.md."""
     limit: int | None
-    """Use only the first inputs, this many."""
+    """Use only the first inputs, up to this number."""
     sample: int | None
     """Use a random sample of this many inputs, in input order. A larger sample contains every smaller one."""
     sample_seed: int
@@ -200,7 +200,7 @@ class CommonOptions(AgentOptions, total=False):
     the same model, or what lists these: hostfile://PATH, dns://NAME:PORT, command:PROGRAM; or a backend that the caller
     has opened and will close."""
     fallback: Sequence[Any]
-    """What runs the agents that the backend cannot serve, because it is out or refuses: names of models on the same
+    """Fallbacks for agents that the backend cannot serve, because it is out or refuses: names of models on the same
     backend, other backends, or NAME=URL for a model of another backend, in this order. See docs/backends.md."""
     lane: Literal["standard", "flex", "batch", "auto"]
     """flex: ordinary requests at half the price, which may wait for capacity. batch: requests in files that the
