@@ -12,7 +12,7 @@ from typing import Any, Self
 import orjson
 
 from ..core.agent_config import SAMPLE_MARK, sample_of, without_sample
-from ..core.errors import SpecError, StoreError
+from ..core.errors import ErrorKind, SpecError, StoreError
 from ..core.facts import Fact, Started
 from ..core.fast_dataclass import dataclass
 from ..core.json import loads
@@ -243,14 +243,16 @@ class CheckpointReader:
             self._last_position = last
 
     def _input_keys(self) -> dict[int, str]:
-        """Key of each input by index, or only its beginning for a run with row keys; empty if the input was not
-        kept."""
+        """Key of each input by index, or only its beginning for a run with row keys; empty if the input was not kept.
+        An input that cannot be used has none: with the id of an earlier input, it would take the agent of that one."""
         rows = list(self._input_rows())
         if not rows:
             return {}
         question = self.plan()["question"]
         key = self._key_of_row if "key" in question else Keys(fingerprint(question)).key
-        return {index: "" if data is None else key(loads(data)) for index, data, _ in rows}
+        return {
+            index: "" if data is None else key(loads(data)) for index, data, error in rows if not _is_unusable(error)
+        }
 
     def _key_of_row(self, value: Any) -> str:
         try:
@@ -268,7 +270,7 @@ class CheckpointReader:
         left = self._by_value(agents, {agent.key for agent in matches.values()})
         for index, data, _ in self._input_rows() if left else ():
             same = left.get(data)
-            if index not in matches and same:
+            if index in keys and index not in matches and same:
                 at = next((at for at, agent in enumerate(same) if agent.index == index), 0)
                 matches[index] = same.pop(at)
 
@@ -338,6 +340,10 @@ def match_inputs(keys: Mapping[int, str], agents: Sequence[StoredAgent]) -> dict
         if index not in matches and (same := left.get(_input_hash(key))):
             matches[index] = same.pop(0)
     return matches
+
+
+def _is_unusable(error: bytes | None) -> bool:
+    return error is not None and decode_error(error).kind is ErrorKind.BAD_INPUT
 
 
 def _may_be_of(key: str | None, agent: StoredAgent) -> bool:

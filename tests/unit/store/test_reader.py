@@ -13,6 +13,7 @@ from tests.support.forked_programs import Programs
 from batch_agent import AgentResult, BatchAgent, SpecError, StoreError, Usage
 from batch_agent.core.facts import Replied, Started
 from batch_agent.core.requests import Request
+from batch_agent.plan.row_keys import row_key
 from batch_agent.store.reader import CheckpointReader
 from batch_agent.store.sqlite import SCHEMA_VERSION, SqliteStore
 from batch_agent.testing import Answer, ScriptedBackend, say
@@ -158,6 +159,15 @@ async def test_no_agent_is_lost_where_two_runs_gave_the_same_index(tmp_path: Pat
     await run(tmp_path, ["b", {"it": date(2024, 1, 2)}, "a"])
     with CheckpointReader(tmp_path) as reader:
         assert [agent.index for agent in reader.agents()] == [0, 0, 1, 1]
+
+
+async def test_an_input_with_the_id_of_an_earlier_one_is_read_as_the_run_reported_it(tmp_path: Path) -> None:
+    rows = ({"id": number} for number in [1, 2, 2, 1, 3])  # not a list, which would be refused
+    results = await run(tmp_path, rows, task="{id}", key="id")
+    with CheckpointReader(tmp_path) as reader:
+        read = {stored.index: (row_key(stored.key), stored.error) for stored in reader.inputs()}
+        assert reader.find_input("2").index == 1
+    assert read == {result.index: (result.key, result.error) for result in results}
 
 
 async def test_an_agent_is_found_by_its_key_its_index_or_the_beginning_of_its_key(tmp_path: Path) -> None:
