@@ -2,7 +2,7 @@
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -274,6 +274,14 @@ def startup_deadline(deadline: RunDeadline) -> Iterator[None]:
             raise
         message = f"{error} Its inputs, backend or tools were not ready by then."
         raise RunStopped(error.kind, message) from None
+
+
+async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancels tasks and waits until all have ended, however long they take."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(set(tasks))
 
 
 async def exit_in_thread(

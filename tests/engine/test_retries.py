@@ -34,6 +34,24 @@ async def test_a_retry_waits_for_retry_after_and_not_much_longer() -> None:
     assert 7.0 <= now() < 7.6
 
 
+async def test_an_agent_whose_server_asks_for_too_long_a_wait_fails_at_once_and_says_how_long() -> None:
+    backend = failing(1, BackendError(ErrorKind.RATE_LIMITED, "out of quota.", retry_after=6 * 3600))
+    [result] = await run(backend, ["a"])
+    assert now() < 1
+    assert result.error is not None
+    assert result.error.message == (
+        "out of quota. The server asks to wait 21,600 s, and a request waits for 300 s at most. "
+        "Run this input again later."
+    )
+
+
+@pytest.mark.parametrize("kind", [ErrorKind.AUTH, ErrorKind.BAD_REQUEST])
+async def test_an_error_that_is_never_retried_says_nothing_of_a_wait(kind: ErrorKind) -> None:
+    [result] = await run(failing(1, BackendError(kind, "no.", retry_after=6 * 3600)), ["a"])
+    assert result.error is not None
+    assert result.error.message == "no."
+
+
 async def test_an_agent_that_waits_for_its_retry_holds_no_slot() -> None:
     times: dict[str, float] = {}
 

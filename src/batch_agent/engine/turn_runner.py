@@ -19,7 +19,7 @@ from ..core.protocols.event_sink import EventSink
 from ..core.requests import Reply, Request
 from ..core.run_failure import RunStopped
 from ..schedule.health import Health, PauseAll, RetryAgent, StopRun
-from ..schedule.retry import is_overload_refusal, retry_delay
+from ..schedule.retry import MAX_RETRY_AFTER, is_overload_refusal, retry_delay
 from .admission import AdmissionController
 from .prefix_warmup import PrefixWarmup
 from .reply_assembly import OnCall, collect
@@ -206,7 +206,8 @@ class BackendTurnRunner:
 
         delay, asked = delay_if(retry.others_succeed), error.retry_after or 0.0
         if delay is None:
-            raise error
+            is_long = error.retryable and asked > MAX_RETRY_AFTER
+            raise _long_wait(error, asked) if is_long else error
         self._report_retry(job, error, delay)
         if asked:  # the first refusals arrive before the first answers: how far to spread is known only after the wait
             await asyncio.sleep(asked)
@@ -216,6 +217,14 @@ class BackendTurnRunner:
     def _report_retry(self, job: Job, error: BackendError, delay: float) -> None:
         if self.events is not None:
             self.events.emit(RequestRetried(job.key, error.kind, str(error), delay))
+
+
+def _long_wait(error: BackendError, seconds: float) -> BackendError:
+    message = (
+        f"{error} The server asks to wait {seconds:,.0f} s, and a request waits for {MAX_RETRY_AFTER:.0f} s at most. "
+        "Run this input again later."
+    )
+    return BackendError(error.kind, message, retry_after=seconds, status=error.status)
 
 
 def _cut_at(reply: Reply, step: Generate) -> int | None:

@@ -4,7 +4,8 @@ from ..core.errors import BackendError, ErrorKind
 from ..core.fast_dataclass import dataclass
 from ..core.options import Retry
 
-_MAX_RETRY_AFTER = 300.0
+MAX_RETRY_AFTER = 300.0
+"""Seconds. A server that asks for a longer wait is not asked again."""
 _REFUSAL_RETRY_FACTOR = 10
 """Refusals may be retried this many times as often as other failures: a busy server is not a broken one."""
 _OVERLOADED = 529
@@ -66,6 +67,6 @@ def retry_delay(
     backoff = Backoff(first, ceiling)
     if error.retry_after is None:
         return backoff.jittered(failures - 1, jitter)
-    if error.retry_after > _MAX_RETRY_AFTER:
+    if error.retry_after > MAX_RETRY_AFTER:
         return None
     return error.retry_after + min(backoff.delay(failures - 1), max(1.0, error.retry_after)) * jitter

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
-from ..aio import ungrouped
+from ..aio import cancel_all, ungrouped
 from ..core.agent_config import Job
 from ..core.messages import Placement, ToolCall, ToolResult, ToolSource
 from ..core.protocols.tool_set import CallHistory, Journal
@@ -15,7 +15,7 @@ from .cache import ToolOutcome
 from .call_key import same_arguments
 from .parameters import BadArguments
 from .reference_order import ReferenceOrder
-from .single_flight import InFlightCall, SourcedOutcome, cancel_all
+from .single_flight import InFlightCall, SourcedOutcome
 from .tool import Tool
 from .tool_context import ArtifactFolders, ToolContext
 from .write_claims import WriteClaim

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import aio
-from ..aio import is_being_cancelled, is_failure
+from ..aio import cancel_all, is_being_cancelled, is_failure
 from ..core.agent_config import Job
 from ..core.errors import StoreError
 from ..core.facts import Fact
@@ -27,7 +27,7 @@ from .disk_cache import StoredResult, ToolDiskCache, disk_cache_key, shared_call
 from .parameters import BadArguments
 from .reference_order import ReferenceOrder
 from .result_text import RenderedResult, ToolTimeout, describe_error, replace_surrogates
-from .single_flight import InFlightCall, SingleFlight, SourcedOutcome, cancel_all
+from .single_flight import InFlightCall, SingleFlight, SourcedOutcome
 from .subsets import check_names
 from .threads import DaemonThreads
 from .tool import Tool

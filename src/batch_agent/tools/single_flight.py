@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
+from ..aio import cancel_all
 from ..core.messages import ToolSource
 from .cache import ToolOutcome
 
@@ -131,11 +132,3 @@ class SingleFlight:
         self._tasks.discard(task)
         if self._open.get(key) is flight:
             del self._open[key]
-
-
-async def cancel_all(tasks: "Collection[asyncio.Task[Any]]") -> None:
-    """Cancels tasks and waits until all have ended, however long they take."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(set(tasks))

@@ -27,7 +27,7 @@ from ...core.protocols.backend import (
     Traits,
 )
 from ...core.requests import ContextHint, EncodedRequest, Request
-from ...schedule.endpoints.routing import Routing
+from ...schedule.endpoints.routing import Routing, Ticket
 from ...schedule.pace import EndpointPaces, Grant
 from . import pool_member
 from .endpoint_health import EndpointHealth
@@ -55,6 +55,7 @@ class EndpointPool:
         self._prefixes = PromptPrefixes()
         self._sessions: dict[str, set[int]] = {}
         """Endpoints that keep a session for each agent."""
+        self._connecting: set[asyncio.Task[None]] = set()
         self.paces = self._pace_endpoints() if traits.reports_rate_limits else None
 
     @classmethod
@@ -167,7 +168,29 @@ class EndpointPool:
     async def aclose(self) -> None:
         if self.on_close is not None:
             await self.on_close()
+        await aio.cancel_all(self._connecting)
         await _run_all([each.backend.aclose() for each in self.members if each.backend is not None])
+
+    def has_other(self, exclude: Set[int]) -> bool:
+        """Whether a further endpoint is connected and takes requests."""
+        return any(
+            self.members[index].backend is not None and index not in exclude
+            for index in self.routing.available(aio.now())
+        )
+
+    def connect(self, index: int, ticket: Ticket) -> None:
+        """Connects to an endpoint in the background. `ticket`: of the request that was to go there."""
+        task = asyncio.get_running_loop().create_task(self._connect(index, ticket))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, index: int, ticket: Ticket) -> None:
+        try:
+            await self.members[index].get_backend(self.traits)
+        except BackendError as error:
+            self.health.on_failure(ticket, index, "", error)
+        finally:
+            self.routing.abandoned(ticket, aio.now())  # connected: the next request shows whether it answers
 
     def join(self, url: str, open_backend: OpenBackend, backend: Backend) -> None:
         """A further endpoint, or one that had left, takes requests from now on. It must fit the others."""

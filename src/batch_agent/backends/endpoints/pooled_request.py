@@ -39,6 +39,14 @@ class RequestPool(Protocol):
         """The endpoint for a request. `grant`: of the pace."""
         ...
 
+    def has_other(self, exclude: Set[int]) -> bool:
+        """Whether a further endpoint is connected and takes requests."""
+        ...
+
+    def connect(self, index: int, ticket: Ticket) -> None:
+        """Connects to an endpoint in the background. `ticket`: of the request that was to go there."""
+        ...
+
     def add_session(self, agent: str, index: int) -> None:
         """The endpoint keeps a session for the agent, which ends when the agent does."""
         ...
@@ -73,6 +81,10 @@ class PooledRequest(AsyncIterator[Delta]):
             try:
                 backend = pool.members[index].backend
                 if backend is None:
+                    if pool.has_other(excluded | {index}):
+                        pool.connect(index, self._ticket)
+                        self._ticket, excluded = None, excluded | {index}
+                        continue
                     backend = await pool.members[index].get_backend(pool.traits)
                     if pool.routing.is_draining(index):  # meanwhile
                         self._release()

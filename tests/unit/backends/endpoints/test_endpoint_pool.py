@@ -116,6 +116,22 @@ async def test_an_endpoint_that_hangs_during_its_probe_is_tried_again_later(monk
         await fleet.aclose()
 
 
+async def test_no_request_waits_for_an_endpoint_that_hangs_while_another_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_member, "OPEN_TIMEOUT", 0.1)
+    monkeypatch.setattr(standing, "_EJECTION", Backoff(0.0, 0.0))
+    stuck, good = Host(odd=lambda path, body, connection: path == CHAT), Host()
+    async with up(stuck, good):
+        fleet = await connect([stuck.url, good.url], None, uses_tools=True, notify=list[str]().append)
+        assert isinstance(fleet, EndpointPool)
+        monkeypatch.setattr(fleet_member, "OPEN_TIMEOUT", 1000.0)
+        async with asyncio.timeout(60):
+            for number in range(20):
+                assert await say(fleet, f"{number}")
+            await soon(lambda: stuck.requests() == 2)  # at the start, and once since
+            await fleet.aclose()
+        await soon(lambda: not stuck.connections)
+
+
 TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_with_tools=True, inflight=4)
 
 
