@@ -31,6 +31,8 @@ def load_schema(name: str, option: str = "--schema") -> Any:
             raise SpecError(f"{option} {name!r} cannot be read: {error.strerror}.") from error
         except orjson.JSONDecodeError as error:
             raise SpecError(f"{option} {name!r} is not valid JSON: {error}.") from error
+    if name.startswith("{"):
+        raise SpecError(f"{option}: write the JSON schema into a .json file, and give its name.")
     return _import(name, option)
 
 

@@ -62,6 +62,7 @@ def test_schema_and_tools_are_named_on_the_command_line(tmp_path: Path, sim_url:
         (("--task", "{txt}", "--inputs", "in.jsonl"), "no 'txt'"),
         (("--task", "{text}", "--inputs", "gone.jsonl"), "'gone.jsonl' does not exist"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--schema", "gone.json"), "cannot be read"),
+        (("--task", "{text}", "--inputs", "in.jsonl", "--schema", '{"type": "object"}'), "into a .json file"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "nonsense"), "expected module:name"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "os:nothing"), "has no attribute 'nothing'"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "raises:f"), "ValueError: boom (raises.py, line 2)"),

@@ -112,7 +112,8 @@ def _stage(stage: LiveStage) -> str:
     if stats.failed:
         parts.append(f"{stats.failed:,} failed")
     if stats.retries:
-        parts.append(f"{stats.retries.total():,} retries")
+        kinds = ", ".join(kind for kind, _ in stats.retries.most_common())
+        parts.append(f"{stats.retries.total():,} retries ({kinds})")
     return ", ".join(parts)
 
 

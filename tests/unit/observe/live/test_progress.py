@@ -141,9 +141,14 @@ def test_a_log_gets_lines_only_for_changes(monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(2):
         progress.emit(ToolsUsed(()))
     progress.emit(AgentStarted("a", 0))
+    progress.emit(RequestRetried("a", ErrorKind.RATE_LIMITED, "quota", 1.0))
     lines = stream.getvalue().splitlines()
     assert lines[0] == "m on vLLM 0.11"
-    assert [line.split(";")[0] for line in lines[1:]] == ["0 of 3 done, 0 running", "0 of 3 done, 1 running"]
+    assert [line.split(";")[0] for line in lines[1:]] == [
+        "0 of 3 done, 0 running",
+        "0 of 3 done, 1 running",
+        "0 of 3 done, 1 running, 1 retries (rate_limited)",
+    ]
 
 
 class Terminal(io.StringIO):
