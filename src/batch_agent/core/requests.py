@@ -226,6 +226,8 @@ class Usage:
     def of_counts(cls, counts: Sequence[int]) -> "Usage":
         """The usage that has these `counts`."""
         total = _of_five(counts)
+        if len(counts) <= 5:
+            return total
         parts = [counts[start : start + 7] for start in range(5, len(counts), 7)]
         found = (UsagePart(LANES[lane], above, _of_five(five)) for lane, above, *five in parts if lane or above)
         return replace(total, parts=tuple(found))

@@ -42,6 +42,15 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return list(read_request_log(path))
 
 
+async def test_an_ordinary_line_is_written_by_orjson(
+    sim: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batch_agent.core.json.json", None)  # for what orjson refuses: it takes ten times as long
+    log = tmp_path / "requests.jsonl"
+    await BatchAgent.run(task="{it}", inputs=["a"], backend=sim.url, model="sim", log_requests=log, progress=False)
+    assert [line["status"] for line in lines_of(log)] == [200]
+
+
 async def test_a_line_holds_the_request_as_the_server_received_it_and_the_raw_response(
     sim: SimServer, tmp_path: Path
 ) -> None:

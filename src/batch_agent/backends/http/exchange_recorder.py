@@ -30,7 +30,8 @@ def encoded(server: ServerClient, url: URL, body: bytes, headers: Headers) -> En
 
 
 def _masked_response_headers(headers: Headers) -> dict[str, str]:
-    return {name: _masked_value(value) if has_secret_name(name) else value for name, value in headers.items()}
+    """With plain names: orjson refuses those of a response, which are of a subclass of `str`."""
+    return {str(name): _masked_value(value) if has_secret_name(name) else value for name, value in headers.items()}
 
 
 def _masked_value(value: str) -> str:
