@@ -27,6 +27,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Blocks: if a thread looked the address up, the timeout for it would pass at once."""
         return socket.getaddrinfo(*address, **hints)
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Waits for the threads however long they take: the timeout that a runner sets would pass at once."""
+        await super().shutdown_default_executor()
+
 
 class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:

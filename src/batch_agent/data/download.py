@@ -42,6 +42,7 @@ def download(url: str, notify: Callable[[str], None]) -> LocalCopy:
     try:
         size = _copy(url, copy)
     except urllib.error.HTTPError as error:
+        error.close()
         raise SpecError(f"{name!r} cannot be downloaded: the server answered {error.code} {error.reason}.") from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error

@@ -129,7 +129,7 @@ def test_a_script_ends_with_the_message(tmp_path: Path) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
     )
     assert ended.returncode == 1
-    assert ended.stderr.count("\n") <= 9
+    assert ended.stderr.count("  File ") <= 3
     assert ended.stderr.splitlines()[-1].endswith("SpecError: Unknown option 'backnd'. Did you mean 'backend'?")
 
 

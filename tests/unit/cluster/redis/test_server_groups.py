@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from redis import Redis, RedisError
+from tests.support.guarded_process import GuardedProcess
 from tests.support.redis_server import AOF, BINARY, RedisServer, redis_of_its_own
 
 from batch_agent import BatchAgent, BatchSpec, SpecError, StoreError
@@ -48,18 +48,18 @@ def sentinel(primary: RedisServer, folder: Path) -> Iterator[str]:
             f"sentinel monitor main 127.0.0.1 {primary.port} 1",
             "sentinel down-after-milliseconds main 500",
             "sentinel failover-timeout main 3000",
+            f"logfile {folder / 'sentinel.log'}",
         ]
         file = folder / "sentinel.conf"
         file.write_text("\n".join(lines) + "\n")
-        process = subprocess.Popen([BINARY, file, "--sentinel"], stdout=subprocess.DEVNULL)
+        process = GuardedProcess(BINARY, file, "--sentinel")
         try:
-            until(lambda process=process, port=port: process.poll() is not None or answers(port))  # type: ignore[misc]
-            if process.poll() is None:
+            until(lambda process=process, port=port: process.has_ended() or answers(port))  # type: ignore[misc]
+            if not process.has_ended():
                 yield f"127.0.0.1:{port}"
                 return
         finally:
             process.kill()
-            process.wait()
     raise AssertionError("all ports are taken")
 
 

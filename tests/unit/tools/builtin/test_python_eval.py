@@ -134,7 +134,8 @@ async def test_a_long_result_is_cut_and_says_so(python: Tool) -> None:
 
 @pytest.mark.parametrize("code", ["x = []\nfor i in range(100_000): x = [x]\nx", "10**5000"])
 async def test_a_value_that_cannot_be_written_down_is_described(python: Tool, code: str) -> None:
-    assert (await python(code=code)).startswith("[a value that cannot be shown: ")
+    shown = await python(code=code)
+    assert shown.startswith(("[a value that cannot be shown: ", "[" * 100))  # Python 3.14 has no limit for lists
 
 
 async def test_a_cancelled_call_leaves_no_process() -> None:

@@ -4,6 +4,7 @@ With real servers, in processes of their own, over stdio and over HTTP on loopba
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -256,7 +257,9 @@ async def test_a_server_that_keeps_dying_is_given_up() -> None:
 @shared
 async def test_a_server_that_cannot_start_again_says_why(tmp_path: Path) -> None:
     once = tmp_path / "once.sh"
-    once.write_text(f"mkdir {tmp_path}/started || {{ echo 'no second time' >&2; exit 1; }}\nexec {' '.join(_LEGACY)}\n")
+    once.write_text(
+        f"mkdir '{tmp_path}/started' || {{ echo 'no second time' >&2; exit 1; }}\nexec {shlex.join(_LEGACY)}\n"
+    )
     async with opened(MCP(["sh", str(once)])) as tools:
         with pytest.raises(MCPServerGone, match="went away"):
             await tools["die"].function()
@@ -336,7 +339,7 @@ async def test_leaving_ends_a_process_that_has_left_the_group() -> None:
 @shared
 async def test_stdout_noise_of_an_mcp_server_is_ignored(tmp_path: Path) -> None:
     chatty = tmp_path / "chatty.sh"
-    chatty.write_text(f"echo 'Listening ...'; echo; printf '\\377\\376\\n'; exec {' '.join(_LEGACY)}\n")
+    chatty.write_text(f"echo 'Listening ...'; echo; printf '\\377\\376\\n'; exec {shlex.join(_LEGACY)}\n")
     async with opened(MCP(["sh", str(chatty)])) as tools:
         assert await tools["echo"].function(text="ü" * 100_000) == "ü" * 100_000
 
