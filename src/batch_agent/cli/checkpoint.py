@@ -1,5 +1,6 @@
 """Reading and deleting checkpoint directories. A run with stages has one subdirectory per stage."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -74,9 +75,14 @@ def checkpoint_of(out: Path | str) -> Path | str:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoint of a run and those of its stages. If there are none, `[folder]`, which the reader reports as
-    missing."""
-    own = [folder] if (folder / FACTS).exists() else []
-    return [*own, *sorted(facts.parent for facts in folder.glob(f"*/{FACTS}"))] or [folder]
+    missing. Raises StoreError for a directory that cannot be read."""
+    try:
+        own = [folder] if FACTS in os.listdir(folder) else []
+        return [*own, *sorted(facts.parent for facts in folder.glob(f"*/{FACTS}"))] or [folder]
+    except (FileNotFoundError, NotADirectoryError):
+        return [folder]
+    except OSError as error:
+        raise StoreError(f"{str(folder)!r} cannot be read: {error.strerror}.") from error
 
 
 def model_checkpoints(folder: Path) -> list[Path]:

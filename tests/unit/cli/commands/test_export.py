@@ -174,6 +174,11 @@ def test_an_unknown_suffix_needs_a_format_option(tmp_path: Path) -> None:
         export(tmp_path, out=tmp_path / "out.txt", format="csv")
 
 
+def test_a_checkpoint_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be read: File name too long"):
+        export(tmp_path / ("x" * 300))
+
+
 async def test_an_unwritable_export_path_is_a_clear_error(tmp_path: Path) -> None:
     await run(tmp_path / "c", ScriptedBackend(lambda request: say("done")))
     (tmp_path / "file").write_text("")
