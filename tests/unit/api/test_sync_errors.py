@@ -104,7 +104,7 @@ def test_the_exception_of_the_users_inputs_is_shown_as_the_cause(programs: Progr
         cause, own = text.split("\nThe above exception was the direct cause of the following exception:\n\n")
         assert cause.splitlines()[-1] == "LookupError: no row"
         assert "in rows" in cause
-        assert "batch_agent" not in cause
+        assert "/batch_agent/" not in cause  # no frame of ours; Python 3.13 shows a line of what forked the program
         assert own.splitlines()[-1].endswith("RunStopped: Reading the inputs failed after 1: LookupError: no row")
         assert "During handling" not in text
 
