@@ -16,6 +16,7 @@ import re
 import shutil
 import socket
 import sqlite3
+import sys
 import tarfile
 import tempfile
 import threading
@@ -359,7 +360,11 @@ def _unpack(store: StoreClient, url: str, directory: Path) -> None:
         archive = Path(folder, "data.tar.gz")
         store.download(url, archive)
         with tarfile.open(archive) as opened:
-            opened.extractall(directory, filter="data")
+            if sys.version_info >= (3, 11, 4):
+                opened.extractall(directory, filter="data")
+            else:  # the Python of Debian 12 has no filters
+                files = [each for each in opened if each.isfile() and not {"/", ".."} & {*Path(each.name).parts}]
+                opened.extractall(directory, files)  # noqa: S202 - files with paths below the directory
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
