@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence, Set, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence, Set, Sized
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NoReturn
@@ -12,6 +12,9 @@ from ..core.agent_config import SAMPLE_MARK, Job, SampleId
 from ..core.errors import BatchAgentError, ErrorKind
 from ..core.results import AgentError
 from ..core.run_failure import RunStopped
+
+_GROUP = 64
+"""Number of agents whose facts are read together."""
 
 
 class JobSource:
@@ -188,6 +191,45 @@ class InputSource:
         value = await self._inputs.next()
         index, self._index = self._index, self._index + 1
         return index, value
+
+
+class GroupedSource:
+    """Work source of a resumed run. It takes jobs in groups, so that the facts of a group are read together."""
+
+    def __init__(self, source: InputSource, read: Callable[[Sequence[str]], Awaitable[object]]) -> None:
+        """`read`: reads the facts of the agents with these keys, and keeps them for their use."""
+        self._source = source
+        self._read = read
+        self._jobs: deque[Job] = deque()
+        self._failure: RunStopped | None = None
+        self.release = source.release
+
+    @property
+    def total(self) -> int | None:
+        return self._source.total
+
+    @property
+    def is_bounded(self) -> bool:
+        return self._source.is_bounded
+
+    async def take(self) -> Job | None:
+        """Raises RunStopped as the source does, after the jobs before it."""
+        if not self._jobs and self._failure is None:
+            await self._take_group()
+        if self._jobs:
+            return self._jobs.popleft()
+        if self._failure is not None:
+            raise self._failure
+        return None
+
+    async def _take_group(self) -> None:
+        try:
+            while len(self._jobs) < _GROUP and (job := await self._source.take()) is not None:
+                self._jobs.append(job)
+        except RunStopped as error:
+            self._failure = error
+        if self._jobs:
+            await self._read([job.key for job in self._jobs])
 
 
 def _bad_input_job(index: int, value: Any, sample: int, error: Exception) -> Job:

@@ -244,19 +244,20 @@ def _absent(setup: RunSetup, kept: Mapping[str, Any]) -> AbsentBackend:
 
 
 async def _has_all_results(
-    setup: RunSetup, plan: Plan, inputs: JobSource, record: _Record, server: AbsentBackend, added: Sequence[Any]
+    setup: RunSetup, plan: Plan, inputs: JobSource, store: "SqliteStore", server: AbsentBackend, added: Sequence[Any]
 ) -> bool:
     """Whether every input has a result. Inputs that do not fit the context window have no facts and need none."""
     spec = setup.spec
     values = inputs.rows if inputs.rows is not None else await inputs.read_ahead(MAX_READ_AHEAD)
-    if values is None:
+    samples = spec.evaluation.samples
+    if values is None or (len(values) + len(added)) * samples > await store.max_ended(samples):
         return False
     order = input_order(plan.layout, inputs)
-    source = InputSource(JobSource(values), plan.job, order, spec.evaluation.samples, plan.reads_images)
+    source = InputSource(JobSource(values), plan.job, order, samples, plan.reads_images)
     source.add(added)
     window = await open_window(spec, plan.config, server) if spec.context.oversized == "refuse" else None
     async for jobs in _in_batches(source):
-        for job, facts in zip(jobs, await record.fact_lists([job.key for job in jobs]), strict=True):
+        for job, facts in zip(jobs, await store.fact_lists([job.key for job in jobs]), strict=True):
             if facts and isinstance(facts[0], Started):
                 job = replace(job, task=facts[0].task)
             elif job.problem is None:

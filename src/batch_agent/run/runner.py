@@ -13,12 +13,12 @@ from ..core.coordinator import Coordinator
 from ..core.events import PrefixReported, RunStarted, SchedulingReported
 from ..core.protocols.agent_executor import WorkSource
 from ..core.protocols.event_sink import EventSink
-from ..core.protocols.store import Prices
+from ..core.protocols.store import Prices, ReadsGroups
 from ..core.requests import Lane
 from ..core.results import AgentResult
 from ..engine.agent_loop import AgentLoop
 from ..engine.engine import Deliver, Engine, EngineConfig, Fit, Leave
-from ..engine.job_source import InputSource
+from ..engine.job_source import GroupedSource, InputSource
 from ..engine.prefix_warmup import PrefixWarmup
 from ..engine.result_stream import Delivery, ResultChannel
 from ..engine.turn_runner import BackendTurnRunner, TurnRunner, WrappedTurnRunner
@@ -219,7 +219,7 @@ class _Execution:
         async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
             executor, fit = self._executor(turns, leave), self._fit()
             if resources.cluster is None:
-                engine = self._engine(source, executor, deliver, fit, self._events, leave)
+                engine = self._engine(self._in_groups(source), executor, deliver, fit, self._events, leave)
                 if resources.live is not None and only is None:
                     resources.live.attach(engine)
                 if resources.control is not None and only is None:
@@ -231,6 +231,13 @@ class _Execution:
                 await self._share(source, executor, deliver, fit, leave, added, runs_agents=runs_agents)
 
         await self._with_turns(run_agents, runs_agents=runs_agents)
+
+    def _in_groups(self, source: InputSource) -> WorkSource:
+        """The source for a run that may have facts already. Iterators are not read ahead, and neither are images."""
+        store, rows = self._resources.store, self._resources.inputs.rows
+        if not store.is_durable or not rows or self._resources.plan.reads_images(rows[0]):
+            return source
+        return GroupedSource(source, store.fact_lists) if isinstance(store, ReadsGroups) and store.has_facts else source
 
     def _completed(self) -> Callable[[AgentResult], AgentResult] | None:
         """A function that adds to a result what only the caller sees: cost, key of its row and files made by tools.

@@ -188,7 +188,8 @@ class CheckpointReader:
 
     def _entries(self) -> Iterator[_Entry]:
         self._index_facts()
-        agents, keys = list(self.agents()), self._input_keys()
+        agents = list(self.agents())
+        keys = self._input_keys(agents)
         samples = [
             self._entries_of_sample(number, keys, [agent for agent in agents if sample_of(agent.key) == number])
             for number in range(self.samples())
@@ -242,17 +243,20 @@ class CheckpointReader:
             [(last,)] = self._rows("SELECT coalesce(max(seq), 0) FROM positions")
             self._last_position = last
 
-    def _input_keys(self) -> dict[int, str]:
+    def _input_keys(self, agents: Sequence[StoredAgent]) -> dict[int, str]:
         """Key of each input by index, or only its beginning for a run with row keys; empty if the input was not kept.
-        An input that cannot be used has none: with the id of an earlier input, it would take the agent of that one."""
+        An input that was rejected because another one has its id has no key: the agent is that of the other."""
         rows = list(self._input_rows())
         if not rows:
             return {}
         question = self.plan()["question"]
         key = self._key_of_row if "key" in question else Keys(fingerprint(question)).key
-        return {
-            index: "" if data is None else key(loads(data)) for index, data, error in rows if not _is_unusable(error)
-        }
+        keys = {index: "" if data is None else key(loads(data)) for index, data, _ in rows}
+        owners = {_input_hash(agent.key): agent.index for agent in agents}
+        for index, _, error in rows:
+            if _is_unusable(error) and owners.get(_input_hash(keys[index]), index) != index:
+                del keys[index]
+        return keys
 
     def _key_of_row(self, value: Any) -> str:
         try:

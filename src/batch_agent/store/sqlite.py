@@ -97,7 +97,7 @@ class SqliteStore:
         self._recent = set[str]()
         """Keys that were recently added to the hashes. An agent has several facts, and a lookup of a string takes a
         tenth of the time of adding a hash."""
-        self._read_ahead: dict[str, tuple[Fact, ...]] = {}
+        self._read_ahead: dict[str, tuple[tuple[Fact, ...], int]] = {}
         """Facts that were read in a group, kept until they are requested or have changed."""
         self._read_ahead_room = _MAX_READ_AHEAD_BYTES
         self._rows: list[tuple[str, str, bytes]] = []
@@ -151,23 +151,39 @@ class SqliteStore:
     async def facts(self, key: str) -> Sequence[Fact]:
         if _hashed(key) not in self._known:
             return ()
-        if (known := self._read_ahead.pop(key, None)) is not None:
+        if (known := self._drop_read_ahead(key)) is not None:
             await asyncio.sleep(0)  # thousands of agents are read in succession: others need a turn
             return known
         return self._decode(key, await self._wait(lambda db: _facts_of(db, key)))
 
+    @property
+    def has_facts(self) -> bool:
+        return bool(self._known)
+
+    async def max_ended(self, samples: int) -> int:
+        """Number of agents that may have ended: those that have facts, and those whose inputs were rejected. An input
+        has `samples` agents."""
+        [rejected] = await self._wait(lambda db: db.execute("SELECT count(error) FROM inputs").fetchone())
+        return len(self._known) + int(rejected) * samples
+
     async def fact_lists(self, keys: Sequence[str]) -> Sequence[Sequence[Fact]]:
         """Facts of several agents, in one turn of the writer. They are kept for `facts` if there is room, so none of
         these agents may run meanwhile."""
-        stored = [key for key in keys if _hashed(key) in self._known]
+        found = {key: self._read_ahead[key][0] for key in keys if key in self._read_ahead}
+        stored = [key for key in keys if key not in found and _hashed(key) in self._known]
         groups = await self._wait(lambda db: [_facts_of(db, key) for key in stored]) if stored else []
-        found = dict[str, tuple[Fact, ...]]()
         for key, rows in zip(stored, groups, strict=True):
             found[key] = self._decode(key, rows)
-            self._read_ahead_room -= sum(len(data) for _, data in rows)
-            if self._read_ahead_room > 0:
-                self._read_ahead[key] = found[key]
+            size = sum(len(data) for _, data in rows)
+            if size < self._read_ahead_room:
+                self._read_ahead[key] = found[key], size
+                self._read_ahead_room -= size
         return [found.get(key, ()) for key in keys]
+
+    def _drop_read_ahead(self, key: str) -> tuple[Fact, ...] | None:
+        found, size = self._read_ahead.pop(key, (None, 0))
+        self._read_ahead_room += size
+        return found
 
     def _decode(self, key: str, rows: list[tuple[str, bytes]]) -> tuple[Fact, ...]:
         try:
@@ -234,7 +250,7 @@ class SqliteStore:
         if key not in self._recent:
             self._add_known(key)
         if self._read_ahead:
-            self._read_ahead.pop(key, None)
+            self._drop_read_ahead(key)
         self._rows.append((key, *encode(fact)))
         if self._timer is None:
             self._flush_soon()
@@ -248,7 +264,7 @@ class SqliteStore:
     def restart(self, key: str, facts: Sequence[Fact]) -> None:
         rows = [(key, *encode(fact)) for fact in facts]
         self._known.add(_hashed(key))
-        self._read_ahead.pop(key, None)
+        self._drop_read_ahead(key)
         self._flush()
         self._opened.post(lambda db: _restart(db, key, rows))
 

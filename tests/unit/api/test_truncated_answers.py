@@ -108,15 +108,12 @@ async def test_the_summary_of_a_run_and_of_a_flow_count_them(sim_url: str) -> No
         assert "; 2 answers were cut at max_tokens; " in lines[0]
 
 
-def test_the_event_log_keeps_the_finish_and_reads_logs_without_it() -> None:
+def test_the_event_log_keeps_the_finish() -> None:
     result = AgentResult(0, "k", output="a", text="a", finish="length")
     line = event_line(1.0, AgentFinished(result, resumed=False))
     _, event = read_line(line)
     assert isinstance(event, AgentFinished)
     assert event.result.finish == "length"
-    _, older = read_line(orjson.dumps(orjson.loads(line)[:-2]))
-    assert isinstance(older, AgentFinished)
-    assert older.result.finish is None
 
 
 def test_the_command_line_counts_them_too(tmp_path: Path, sim_url: str, call: Call) -> None:

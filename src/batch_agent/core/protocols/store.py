@@ -85,6 +85,18 @@ class Store(Protocol):
     async def aclose(self) -> None: ...
 
 
+@runtime_checkable
+class ReadsGroups(Protocol):
+    """Store that reads the facts of several agents faster together than one by one."""
+
+    @property
+    def has_facts(self) -> bool: ...
+
+    async def fact_lists(self, keys: Sequence[str]) -> Sequence[Sequence[Fact]]:
+        """Facts of each agent. They are kept for `facts`, so none of these agents may run meanwhile."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SubmittedLine:
     """A request in a submission."""

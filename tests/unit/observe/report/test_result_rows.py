@@ -113,22 +113,6 @@ async def test_secrets_are_in_neither_the_log_nor_the_report(tmp_path: Path) -> 
         assert b"hunter2" not in (tmp_path / name).read_bytes()
 
 
-def test_a_log_of_an_older_version_has_rows_without_inputs(tmp_path: Path) -> None:
-    written(tmp_path, [*started(("a", 0), ("b", 1)), (1.0, failed("b", 1))])
-    lines = [orjson.loads(line) for line in (tmp_path / FILE).read_bytes().splitlines()]
-    for line in lines:
-        if line[1] == "AgentFinished":
-            del line[-2:]
-        if line[1] == "RunStarted":
-            del line[3]["description"]
-    (tmp_path / FILE).write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
-    model = seen(tmp_path)
-    assert model["stages"][0]["description"] is None
-    found = rows(model)
-    assert (found[1]["ok"], found[1]["error"], found[1]["input"], found[1]["finish"]) == (0, ["server", "no"], "", None)
-    assert (found[0]["ok"], found[0]["turns"]) == (2, 0)
-
-
 def test_a_finish_reason_of_a_newer_version_is_left_out(tmp_path: Path) -> None:
     written(tmp_path, [*started(("b", 1)), (1.0, failed("b", 1))])
     lines = [orjson.loads(line) for line in (tmp_path / FILE).read_bytes().splitlines()]
