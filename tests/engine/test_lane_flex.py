@@ -173,6 +173,23 @@ async def test_a_turn_stays_in_flex_if_the_budget_has_no_room_for_the_full_price
     assert lanes_of(backend)["standard"] == 1
 
 
+async def test_a_request_in_flex_is_not_cut_for_a_lane_that_the_budget_has_no_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def script(request: Request) -> Answer:
+        if asked(request) == "late" and now() < 390:
+            return busy()
+        return say("done", Usage(10_000).in_lane(request.lane))
+
+    monkeypatch.setattr("random.random", lambda: 0.0)  # the last request is sent at 391.5 and answered at 421.5
+    backend = ScriptedBackend(script, seconds=30.0, lanes=("standard", "flex"))
+    options: dict[str, Any] = {"prices": {"scripted": (100, 100, 100)}, "max_tokens": 1, "max_usd": 1.2}
+    results = await run(backend, ["early", "late"], lane="flex", deadline=450, **options)
+    assert [result.ok for result in results] == [True, True]
+    assert set(lanes_of(backend)) == {"flex"}
+    assert 420 < now() < 425
+
+
 async def test_leaving_the_run_while_a_turn_waits_for_capacity_leaves_nothing_behind() -> None:
     backend = flex(lambda request: busy() if asked(request) != "0" else say("done"))
     async with stream(backend, TWENTY, lane="flex") as results:

@@ -266,7 +266,8 @@ class LaneTurnRunner:
         if slot is not None and runner.admission is not self._standard.admission:
             slot.release()
             slot = None
-        clock = asyncio.timeout_at(self._until(step))
+        may_leave = lane != "flex" or self._can_leave_flex(step)
+        clock = asyncio.timeout_at(self._until(step) if may_leave else None)
         try:
             async with clock:
                 return await runner.turn(job, step, slot, task, on_attempt)
