@@ -364,7 +364,7 @@ async def test_a_server_that_dies_in_a_run_costs_that_run_and_is_started_again(
 @pytest.mark.slow
 async def test_a_server_that_cannot_start_beside_another_is_started_alone(tmp_path: Path) -> None:
     options = served(tmp_path, only=["prefix", "inflight"], together=["prefix,inflight"])
-    program = Path(options.python)
+    program = Path(f"{options.python}.py")
     first_fails = "try: open('first', 'x').close()\nexcept FileExistsError: pass\nelse: sys.exit('no room')"
     program.write_text(program.read_text().replace("# before", first_fails))
     path = tmp_path / "gpu.json"
