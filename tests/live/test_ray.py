@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import BaseModel
 from tests.live.ray_cluster import CLIENT_PORT, Cluster, own_processes, ray_cluster
+from tests.support.event_list import EventList
 from tests.support.redis_server import redis_server
 
 from batch_agent import BackendError, BatchAgent, RunStopped, SpecError, StoreError, Tool, ToolContext, read_request_log
 from batch_agent.cli.commands.export import export
-from batch_agent.core.events import Event, Notice
 from batch_agent.core.protocols.event_sink import EventSink
 from batch_agent.core.results import AgentResult
 from batch_agent.engine.result_stream import ResultStream
@@ -55,18 +55,6 @@ def sim() -> Iterator[SimServer]:
 
 def asked(sim: SimServer) -> float:
     return sim.metrics()["vllm:request_success_total"]
-
-
-class Log:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
-
-    @property
-    def notices(self) -> list[str]:
-        return [event.text for event in self.events if isinstance(event, Notice)]
 
 
 def cell(path: str) -> tuple[type[BaseModel], Tool]:
@@ -163,7 +151,7 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 100.0, pause: float =
 async def test_two_hundred_agents_run_on_all_ray_nodes_with_tools_and_models_of_a_notebook(
     sim: SimServer, notebook: Notebook
 ) -> None:
-    log = Log()
+    log = EventList()
     results = await collected(on_ray(log, **notebook.options(sim, 200)))
     notebook.check(results, 200)
     assert len(notebook.lines) == 200
@@ -191,7 +179,7 @@ async def test_a_killed_worker_or_node_repeats_only_the_turns_in_flight_there(
 
 @pytest.mark.nightly
 async def test_a_node_that_joins_during_a_run_gets_work(cluster: Cluster, sim: SimServer, notebook: Notebook) -> None:
-    log = Log()
+    log = EventList()
     before: set[int] = set()
     try:
         async with on_ray(log, **notebook.options(sim, 4_000, max_inflight=8)) as stream:
@@ -228,7 +216,7 @@ async def test_an_sql_tool_is_sent_to_the_nodes_and_opens_its_database_there(sim
 @pytest.mark.usefixtures("cluster")
 async def test_ray_restarts_the_only_worker_of_a_run(sim: SimServer, notebook: Notebook) -> None:
     results: dict[int, AgentResult] = {}
-    log = Log()
+    log = EventList()
     async with on_ray(log, **notebook.options(sim, 40, workers=1, max_inflight=4, lease=3.0)) as stream:
         async for result in stream:
             results[result.index] = result
@@ -498,7 +486,7 @@ async def test_a_failed_worker_is_reported_and_the_others_continue(
             return "as it should be"
         raise ModuleNotFoundError("No module named 'my_tools'")
 
-    log = Log()
+    log = EventList()
     options = notebook.options(sim, 40, tools=[holding(Picky(loads), notebook.note)], workers=2)
     notebook.check(await collected(on_ray(log, **options)), 40)
     assert len(notebook.pids) == 1
