@@ -40,7 +40,8 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the command under way ends too
         sys.exit(_make([each for each in CATALOG if each.group in asked.groups and each.result in names]))
     for each in CATALOG:
-        print(f"{each.result:28} {_commit(each) or 'none':10} {each.group:9} python -m benchmarks.{each.command}")
+        commits = ", ".join(dict.fromkeys(commit or "none" for commit in commits_of(each)))
+        print(f"{each.result:28} {commits:10} {each.group:9} python -m benchmarks.{each.command}")
 
 
 def _make(wanted: Sequence[Published]) -> int:
@@ -48,8 +49,8 @@ def _make(wanted: Sequence[Published]) -> int:
     for each in wanted:
         if not each.is_complete:
             print(f"{each.result}: run by hand: python -m benchmarks.{each.command}", flush=True)
-        elif is_current(_commit(each)):
-            print(f"{each.result}: the source is still that of {_commit(each)}", flush=True)
+        elif all(map(is_current, commits := commits_of(each))):
+            print(f"{each.result}: the source is still that of {commits[0]}", flush=True)
         else:
             started = time.monotonic()
             status = subprocess.run([sys.executable, "-m", *_module(each)], env=_environment(), check=False).returncode
@@ -76,11 +77,13 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _commit(published: Published) -> str | None:
-    """The commit of the file of results; None without one, or if the source was changed."""
+def commits_of(published: Published) -> list[str | None]:
+    """Of the file of results, then of its older parts. None without a file, or where the source was changed."""
     path = report.RESULTS / f"{published.result}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return None if found.get("changed_files") else found.get("commit")
+    parts = found.get("parts", {}).values()
+    times = [found, *(part["from"] for part in parts if "from" in part)]
+    return [None if time.get("changed_files") else time.get("commit") for time in times]
 
 
 if __name__ == "__main__":

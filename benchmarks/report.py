@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+_WHEN = ("commit", "changed_files", "date", "machine", "gpu")
 
 
 def write(name: str, numbers: dict[str, Any], path: Path | None = None, *, commit: str | None = None) -> Path:
@@ -18,6 +19,15 @@ def write(name: str, numbers: dict[str, Any], path: Path | None = None, *, commi
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"benchmark": name, **circumstances(commit), **numbers}, indent=2) + "\n")
     return path
+
+
+def parts_before(path: Path | None) -> dict[str, Any]:
+    """The parts that a file of results has, each with when and where it was measured, as `from`."""
+    if path is None or not path.exists():
+        return {}
+    found = json.loads(path.read_text())
+    when = {name: found[name] for name in _WHEN if name in found}
+    return {part: {"from": when} | numbers for part, numbers in found.get("parts", {}).items()}
 
 
 def circumstances(commit: str | None) -> dict[str, Any]:

@@ -3,8 +3,8 @@
     python -m benchmarks.sim_vs_vllm
 
 The cold burst goes over HTTP in real time. The agent workloads drive the engine alone on a virtual clock: minutes of
-engine time take seconds. What the H200 did is in results/gpu.json, with its sizes; the CPU run kept only totals, from
-which its sizes were inferred: see docs/simulator.md.
+engine time take seconds. What the H200 did is in results/gpu_prompts.json, with its sizes; the CPU run kept only
+totals, from which its sizes were inferred: see docs/simulator.md.
 """
 
 import heapq
@@ -78,7 +78,6 @@ H200_WORK = Workload(
     result_tokens=150,
     tool_s=(1.0, 3.0),
 )
-H200_LONGER = replace(H200_WORK, first_prompt=9_114)
 CPU_WORK = Workload(
     agents=24, turns=2, first_prompt=370, shared_tokens=160, answer_tokens=40, result_tokens=40, tool_s=(5.0, 5.0)
 )
@@ -194,9 +193,9 @@ def cold_burst() -> dict[str, Any]:
     return {"cached_tokens": cached, "prefix_cache_hits_total": hits}
 
 
-def h200(work: Workload, part: str) -> dict[str, Any]:
+def h200(work: Workload) -> dict[str, Any]:
     """All at once beside the measured gather loop; and, as the simulator sees it, with as many as fit."""
-    measured = json.loads((report.RESULTS / "gpu.json").read_text())["parts"][part]["dispatch_all"]
+    measured = json.loads((report.RESULTS / "gpu_prompts.json").read_text())["parts"]["resident"]["dispatch_all"]
     names = ("wall_s", "first_result_s", "cached_share_later_turns", "ttft_later_turns_s")
     fitting = (H200.kv_tokens * 9 // 10 - work.shared_tokens) // (
         work.first_prompt - work.shared_tokens + work.turns * work.answer_tokens + (work.turns - 1) * work.result_tokens
@@ -228,8 +227,7 @@ def main() -> None:
                 "sim": crowd(CPU, CPU_WORK, resident=8),
             },
         },
-        "h200_128_agents": h200(H200_WORK, "resident"),
-        "h200_128_agents_longer": h200(H200_LONGER, "resident_longer"),
+        "h200_128_agents": h200(H200_WORK),
     }
     print(json.dumps(numbers, indent=1))
     print(report.write("sim_vs_vllm", numbers))

@@ -23,12 +23,14 @@ _SHOWN = (
 
 
 class Notes:
-    """A tree of numbers. Whatever ends the program, what was put here before is in the file."""
+    """A tree of numbers. Whatever ends the program, what was put here before is in the file, beside the parts that the
+    file had already."""
 
     def __init__(self, path: Path | None, commit: str | None, **about: Any) -> None:
         self._path = path
         self._commit = commit
         self._numbers: dict[str, Any] = about
+        self._before = report.parts_before(path)
 
     def put(self, value: Any, *place: str) -> Path:
         *above, name = place
@@ -36,7 +38,8 @@ class Notes:
         for each in above:
             branch = branch.setdefault(each, {})
         branch[name] = value
-        path = report.write("gpu", self._numbers, self._path, commit=self._commit)
+        parts = self._before | self._numbers["parts"]
+        path = report.write("gpu", self._numbers | {"parts": parts}, self._path, commit=self._commit)
         say(f"{' '.join(place)}: {json.dumps(_short(value))}")
         return path
 

@@ -58,7 +58,8 @@ async def shared_results(stage: Stage, part: str = "shared_results") -> None:
 
 async def shared_results_more(stage: Stage) -> None:
     """The same, for ways that are not in the first comparison."""
-    await _run(stage, "shared_results", [(who, way) for way in ("first_in_call_order", "inline") for who in READERS])
+    ways = ("first_in_call_order", "inline")
+    await _run(stage, "shared_results_more", [(who, way) for way in ways for who in READERS])
 
 
 async def _run(stage: Stage, part: str, runs: list[tuple[str, str]]) -> None:

@@ -57,8 +57,12 @@ def _shared_results_by_engine() -> list[tuple[str, Json]]:
     if not (RESULTS / "gpu_shared_results.json").exists():
         return [("simulated", simulated)]
     parts = results("gpu_shared_results")["parts"]
-    memory = {"262k": parts["shared_results"], "everything fits": parts["shared_results_roomy"]}
-    real = {f"{size} {who}": part[who] for size, part in memory.items() for who in ("topics", "zipf")}
+    memory = {"262k": ("shared_results", "shared_results_more"), "everything fits": ("shared_results_roomy",)}
+    real = {
+        f"{size} {who}": {way: run for name in names if name in parts for way, run in parts[name][who].items()}
+        for size, names in memory.items()
+        for who in ("topics", "zipf")
+    }
     return [("H200", real), ("simulated", simulated)]
 
 

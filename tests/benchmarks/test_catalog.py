@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from benchmarks.__main__ import is_current
-from benchmarks.catalog import CATALOG, GROUPS
+from benchmarks.__main__ import commits_of, is_current
+from benchmarks.catalog import CATALOG, GROUPS, Published
 
 import benchmarks
 from benchmarks import report
@@ -59,6 +59,18 @@ def test_a_result_is_current_until_the_source_changes(tmp_path: Path, monkeypatc
     assert not is_current(measured)
     assert not is_current("0000000")  # of a history that this repository does not have
     assert not is_current(None)
+
+
+def test_the_commits_of_a_result_include_those_of_its_older_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    published = Published("peers", "peers", "peers")
+    assert commits_of(published) == [None]
+    report.write("peers", {"parts": {"lag": {}}}, tmp_path / "peers.json", commit="first")
+    parts = report.parts_before(tmp_path / "peers.json") | {"start": {}}
+    report.write("peers", {"parts": parts}, tmp_path / "peers.json", commit="second")
+    assert commits_of(published) == ["second", "first"]
 
 
 @pytest.mark.slow

@@ -216,6 +216,18 @@ async def test_a_client_that_cannot_start_reports_the_reason(sim: SimServer, tmp
             await peers(stage, ("nobody",), rounds=1)
 
 
+def test_measuring_one_gpu_part_again_keeps_the_other_parts_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    Notes(path, "first", gpu="an H200").put(1.0, "layout", "took_s")
+    Notes(path, "second", gpu="an H200").put(2.0, "prefix", "took_s")
+    again = Notes(path, "third", gpu="an H200")
+    again.put(3.0, "prefix", "took_s")
+    written = json.loads(path.read_text())
+    assert (written["commit"], written["parts"]["prefix"]) == ("third", {"took_s": 3.0})
+    layout = written["parts"]["layout"]
+    assert (layout["took_s"], layout["from"]["commit"], layout["from"]["gpu"]) == (1.0, "first", "an H200")
+
+
 async def test_a_failing_benchmark_part_does_not_stop_the_next(sim: SimServer, tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     await run_parts(sim.url, ["resident", "inflight"], SMALL, Notes(path, "abc"), ends_at=0.0)

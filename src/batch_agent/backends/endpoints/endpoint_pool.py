@@ -336,9 +336,10 @@ async def _open_all(
         pending = set(tasks)
         while pending and not opened:
             pending = (await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED))[1]
-        for task in (await asyncio.wait(pending, timeout=pool_member.OPEN_TIMEOUT))[1] if pending else ():
+        for task in (await asyncio.wait(pending, timeout=pool_member.START_TIMEOUT))[1] if pending else ():
             task.cancel()
-    return [pool_member.timeout_error() if task.cancelled() else task.result() for task in tasks]
+    limit = pool_member.START_TIMEOUT
+    return [pool_member.timeout_error(limit) if task.cancelled() else task.result() for task in tasks]
 
 
 async def _try_open(open_backend: OpenBackend, url: str, opened: list[Backend]) -> Backend | BatchAgentError:

@@ -8,8 +8,10 @@ from ...core.errors import BackendError, ErrorKind, SpecError
 from ...core.protocols.backend import Backend, PaceKind, ReportsRateLimits, ServiceLimit, Traits
 from .failover import AnswerRecord
 
+START_TIMEOUT = 5.0
+"""Seconds in which an endpoint must respond to the probe at the start of a run, once another one has: the run waits."""
 OPEN_TIMEOUT = 15.0
-"""Seconds in which an endpoint must respond to the probe, once another one has."""
+"""The same later, when requests go to the other endpoints meanwhile."""
 
 OpenBackend = Callable[[str], Awaitable[Backend]]
 
@@ -73,7 +75,7 @@ async def connect_member(url: str, open_backend: OpenBackend, needed: Traits) ->
         async with asyncio.timeout(OPEN_TIMEOUT):
             backend = await open_backend(url)
     except TimeoutError as error:
-        raise timeout_error() from error
+        raise timeout_error(OPEN_TIMEOUT) from error
     except SpecError as error:
         raise BackendError(ErrorKind.NOT_FOUND, str(error)) from error.__cause__
     try:
@@ -92,8 +94,8 @@ def _check_fits(url: str, needed: Traits, found: Traits) -> None:
         raise BackendError(ErrorKind.NOT_FOUND, f"{url} lacks what the other endpoints support: {', '.join(lacking)}.")
 
 
-def timeout_error() -> BackendError:
-    return BackendError(ErrorKind.UNAVAILABLE, f"No response within {OPEN_TIMEOUT:g} s.")
+def timeout_error(timeout: float) -> BackendError:
+    return BackendError(ErrorKind.UNAVAILABLE, f"No response within {timeout:g} s.")
 
 
 def combined_traits(urls: Sequence[str], members: Sequence[Traits | None]) -> Traits:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ...core.events import EndpointChanged, Event, Notice, RunStarted, StageEvent, Steered, WorkerEvent
 from ...core.safe_text import safe_text
+from ..sanitize import sanitize
 from ..text.run_outputs import RunOutputs
 from ..text.text_format import duration, per_time, prefix_worker
 from .notebook import NotebookProgress, is_notebook
@@ -19,6 +20,8 @@ from .terminal import LiveProgress
 from .view_rows import stage_prefix
 
 _LINE_INTERVAL = 5.0
+_MAX_PROBLEM = 120
+"""Characters of the reason why nothing is sent or answered."""
 
 
 class Progress(Protocol):
@@ -95,7 +98,9 @@ class PlainProgress:
 def counts(state: LiveState) -> str:
     """Counts of all stages, in one line."""
     stages = [f"{name}: {_stage(stage)}" if name else _stage(stage) for name, stage in state.stages.items()]
-    waits = [f"waiting: {state.paused[:80]}"] if state.paused else []
+    waits = [f"waiting: {sanitize(state.paused, _MAX_PROBLEM)}"] if state.paused else []
+    if state.first_problem and not state.paused:
+        waits.append(f"no answer yet: {sanitize(state.first_problem, _MAX_PROBLEM)}")
     return "; ".join([*stages, *waits])
 
 
@@ -113,7 +118,8 @@ def _stage(stage: LiveStage) -> str:
         parts.append(f"{stats.failed:,} failed")
     if stats.retries:
         kinds = ", ".join(kind for kind, _ in stats.retries.most_common())
-        parts.append(f"{stats.retries.total():,} retries ({kinds})")
+        retries = stats.retries.total()
+        parts.append(f"{retries:,} {'retry' if retries == 1 else 'retries'} ({kinds})")
     return ", ".join(parts)
 
 

@@ -105,6 +105,7 @@ class LiveState:
         self.turns: Counter[str] = Counter()
         """Turns by worker. This process has an empty name."""
         self.notice = ""
+        self._last_retry = ""
         self.budget: BudgetReported | None = None
         self.callback_failures: dict[str, tuple[int, str]] = {}
         """Callbacks of a flow that raised, each with the count and the first message."""
@@ -150,6 +151,7 @@ class LiveState:
             case RequestRetried():
                 stage.agents.set(event.key, "waiting")
                 stage.stats.emit(event)
+                self._last_retry = event.message
             case ItemQueued():
                 stage.queued += 1
             case _:
@@ -202,6 +204,11 @@ class LiveState:
         """The reasons why no requests are sent at the moment, by worker; empty if the run is not paused."""
         held = ["by batch-agent ctl"] if self._is_held else []
         return "; ".join([*held, *(prefix_worker(worker, reason) for worker, reason in self._pauses.items())])
+
+    @property
+    def first_problem(self) -> str:
+        """Why the last request failed, while no request of this run was answered; empty afterwards."""
+        return "" if self.turns else self._last_retry
 
     @property
     def is_flow(self) -> bool:

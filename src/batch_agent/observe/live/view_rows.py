@@ -78,7 +78,8 @@ def rows(state: LiveState) -> Iterator[Row]:
     retries: Counter[str] = sum((stage.stats.retries for stage in state.stages.values()), Counter())
     if retries:
         kinds = (Segment(f"{kind} {count:,}", "quiet") for kind, count in retries.most_common())
-        yield Row("retries", (Segment(f"{retries.total():,}", "bad"), *kinds), 30)
+        problem = [Segment(sanitize(state.first_problem), "quiet")] if state.first_problem else []
+        yield Row("retries", (Segment(f"{retries.total():,}", "bad"), *kinds, *problem), 30)
     if state.notice and not state.notice.endswith("..."):  # such notices only say to wait
         yield Row("notice", (Segment(sanitize(state.notice)),), 35)
 

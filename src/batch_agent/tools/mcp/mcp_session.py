@@ -196,17 +196,23 @@ class McpSession:
         return self._connections[-1]
 
     def _tool(self, listed: "mcp_types.Tool") -> Tool:
+        """Raises SpecError for a schema that no server could use."""
+
         async def call(**arguments: Any) -> Any:
             return await self.call(listed.name, arguments)
 
         name = sanitize_name(self._config.prefix + listed.name)
         reads = listed.annotations is not None and bool(listed.annotations.read_only_hint)
         repeats = reads or (listed.annotations is not None and bool(listed.annotations.idempotent_hint))
+        try:
+            arguments = RawArguments(listed.input_schema, name)
+        except SpecError as error:
+            raise SpecError(f"{error} exclude=[{listed.name!r}] leaves it out.") from None
         return Tool(
             name,
             listed.description or listed.title or "",
             call,
-            RawArguments(listed.input_schema, name),
+            arguments,
             SharingPolicy("read" if reads else "write", idempotent=repeats and not reads),
             ExecutionLimits(self._config.timeout, retries=int(repeats), retry_on=(MCPServerGone,) if repeats else ()),
         )

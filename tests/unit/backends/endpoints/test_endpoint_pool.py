@@ -91,6 +91,7 @@ async def test_an_endpoint_that_fails_its_probe_is_ejected_at_once(
 
 
 async def test_an_endpoint_that_hangs_during_its_probe_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_member, "START_TIMEOUT", 0.1)
     monkeypatch.setattr(fleet_member, "OPEN_TIMEOUT", 0.1)
     is_stuck, said = True, list[str]()
 
@@ -117,7 +118,7 @@ async def test_an_endpoint_that_hangs_during_its_probe_is_tried_again_later(monk
 
 
 async def test_no_request_waits_for_an_endpoint_that_hangs_while_another_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_member, "OPEN_TIMEOUT", 0.1)
+    monkeypatch.setattr(fleet_member, "START_TIMEOUT", 0.1)
     monkeypatch.setattr(standing, "_EJECTION", Backoff(0.0, 0.0))
     stuck, good = Host(odd=lambda path, body, connection: path == CHAT), Host()
     async with up(stuck, good):

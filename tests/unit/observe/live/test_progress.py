@@ -142,13 +142,18 @@ def test_a_log_gets_lines_only_for_changes(monkeypatch: pytest.MonkeyPatch) -> N
         progress.emit(ToolsUsed(()))
     progress.emit(AgentStarted("a", 0))
     progress.emit(RequestRetried("a", ErrorKind.RATE_LIMITED, "quota", 1.0))
+    progress.emit(RequestRetried("a", ErrorKind.RATE_LIMITED, "HTTP 429: over quota", 1.0))
+    progress.emit(TurnEnded("a", 0, Usage(), "stop", 0.0, 1.0, None, 3))
     lines = stream.getvalue().splitlines()
     assert lines[0] == "m on vLLM 0.11"
     assert [line.split(";")[0] for line in lines[1:]] == [
         "0 of 3 done, 0 running",
         "0 of 3 done, 1 running",
-        "0 of 3 done, 1 running, 1 retries (rate_limited)",
+        "0 of 3 done, 1 running, 1 retry (rate_limited)",
+        "0 of 3 done, 1 running, 2 retries (rate_limited)",
+        "0 of 3 done, 1 running, 2 retries (rate_limited)",
     ]
+    assert [line.partition("; no answer yet: ")[2].split(";")[0] for line in lines[3:]] == ["quota", "HTTP 429: over quota", ""]
 
 
 class Terminal(io.StringIO):

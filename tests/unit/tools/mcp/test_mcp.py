@@ -216,6 +216,15 @@ async def test_a_prefix_and_a_choice_of_tools() -> None:
 
 
 @shared
+async def test_a_tool_with_an_invalid_schema_can_be_left_out() -> None:
+    with pytest.raises(SpecError, match=r"not a valid JSON schema.* exclude=\['odd'\] leaves it out"):
+        async with opened(MCP(_LEGACY, env={"MCP_ODD_TOOL": "odd"})):
+            pass
+    async with opened(MCP(_LEGACY, env={"MCP_ODD_TOOL": "odd"}, exclude=["odd"])) as tools:
+        assert "odd" not in tools
+
+
+@shared
 async def test_a_server_killed_in_mid_call_fails_that_call_and_the_next_starts_it_again(tmp_path: Path) -> None:
     async with opened(MCP(_LEGACY)) as tools:
         first = int(await tools["whoami"].function())
