@@ -338,7 +338,7 @@ async def test_a_resumed_run_has_the_same_idempotency_keys(tmp_path: Path, monke
         return "paid"
 
     backend = ScriptedBackend(by_turn(call("pay", line="rent"), say("done")))
-    late = await run(backend, tmp_path, tools=[pay], timeout_per_agent=0.1)
+    late = await run(backend, tmp_path, tools=[pay], timeout_per_agent=1.0)
     assert late.error is not None
     assert (await run(backend, tmp_path, tools=[pay])).ok
     assert len(slips) == 2
@@ -436,7 +436,7 @@ async def test_a_write_interrupted_by_the_agent_timeout_is_left_unknown(
         heard = [message for message in request.messages if isinstance(message, ToolResults)]
         return say(heard[0].results[0].content) if heard else calls(ToolCall("", "put", "{}"))
 
-    late = await run(ScriptedBackend(script), tmp_path, tools=[put], timeout_per_agent=0.1)
+    late = await run(ScriptedBackend(script), tmp_path, tools=[put], timeout_per_agent=1.0)
     assert late.error is not None
     assert late.error.kind is ErrorKind.AGENT_TIMEOUT
     result = await run(ScriptedBackend(script), tmp_path, tools=[put])
@@ -455,6 +455,6 @@ async def test_an_agent_timeout_ends_the_agent_even_if_its_tool_swallows_the_can
         return "never"
 
     backend = ScriptedBackend(by_turn(call("work"), say("done")))
-    late = await run(backend, tmp_path, tools=[work], timeout_per_agent=0.1)
+    late = await run(backend, tmp_path, tools=[work], timeout_per_agent=1.0)
     assert late.error is not None
     assert late.error.kind is ErrorKind.AGENT_TIMEOUT
