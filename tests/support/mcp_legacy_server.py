@@ -24,7 +24,8 @@ def answer(message: dict[str, Any]) -> dict[str, Any] | None:
         case "tools/list":
             tools = [{"name": name, "inputSchema": {"type": "object"}, "annotations": _hints(name)} for name in _NAMES]
             if odd := os.environ.get("MCP_ODD_TOOL"):
-                tools.append({"name": odd, "inputSchema": {"type": "object", "properties": {"a": {"type": "nonsense"}}}})
+                properties = {"a": {"type": "nonsense"}}
+                tools.append({"name": odd, "inputSchema": {"type": "object", "properties": properties}})
             return _result(message, {"tools": tools})
         case "tools/call":
             return _called(message, message["params"]["name"], message["params"].get("arguments", {}))

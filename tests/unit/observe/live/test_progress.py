@@ -153,7 +153,8 @@ def test_a_log_gets_lines_only_for_changes(monkeypatch: pytest.MonkeyPatch) -> N
         "0 of 3 done, 1 running, 2 retries (rate_limited)",
         "0 of 3 done, 1 running, 2 retries (rate_limited)",
     ]
-    assert [line.partition("; no answer yet: ")[2].split(";")[0] for line in lines[3:]] == ["quota", "HTTP 429: over quota", ""]
+    problems = [line.partition("; no answer yet: ")[2].split(";")[0] for line in lines[3:]]
+    assert problems == ["quota", "HTTP 429: over quota", ""]
 
 
 class Terminal(io.StringIO):
