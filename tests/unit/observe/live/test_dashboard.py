@@ -78,6 +78,14 @@ def test_the_dashboard_shows_all_key_figures() -> None:
     ]
 
 
+def test_the_dashboard_says_why_nothing_is_answered_until_something_is() -> None:
+    refused = RequestRetried("a", ErrorKind.RATE_LIMITED, "HTTP 429: over\nquota", 1.0)
+    state = state_after(RunStarted("vllm", "m", 8, 3), AgentStarted("a", 0), refused)
+    assert "retries    1  rate_limited 1  HTTP 429: over quota" in lines(state)
+    state.emit(TurnEnded("a", 0, Usage(10, 0, 5), "stop", 0.0, 1.0, None, 2))
+    assert "retries    1  rate_limited 1" in lines(state)
+
+
 def test_more_in_flight_than_a_lowered_limit_is_not_a_share_of_it() -> None:
     """A lower limit takes effect as requests end."""
     state = state_after(RunStarted("vllm", "m", 128, 100), LoadSampled("vllm", 95, 47, 3, 12, 130_000, 100_000))
